@@ -1,0 +1,3 @@
+"""The version, in one place that importing costs nothing."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,244 @@
+"""From a study to shards on disk: what is to be done, what is done already, and doing the rest."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from torch import nn
+
+from ropewalk import vectors
+from ropewalk._version import __version__
+from ropewalk.collector import Settings, ShardResult, collect
+from ropewalk.corpus import Documents, check_corpus, prepare
+from ropewalk.errors import RopewalkError
+from ropewalk.files import write_text
+from ropewalk.layout import Head, Layout
+from ropewalk.loading import load_config, load_model, load_tokenizer, model_fingerprint
+from ropewalk.probe import read_layout
+from ropewalk.progress import Progress, say
+from ropewalk.shards import (
+    FORMAT,
+    Identity,
+    is_done,
+    layer_prefix,
+    moments_arrays,
+    read_manifest,
+    shard_path,
+    split_documents,
+    write_manifest,
+    write_shard,
+)
+from ropewalk.study import Capture, Checkpoint, Study
+
+RECORDED = ("numpy", "torch", "transformers", "tokenizers", "safetensors", "pandas", "pyarrow")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One checkpoint with its documents and the fingerprints of its shards."""
+
+    checkpoint: Checkpoint
+    config: Any
+    documents: Documents
+    shards: tuple[range, ...]
+    keep: float
+    folder: Path
+    model: str
+    settings: str
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all shards together."""
+        return self.documents.documents * self.checkpoint.context
+
+    def identity(self, number: int) -> Identity:
+        """Fingerprints of one shard."""
+        rows = self.rows(number)
+        digest = hashlib.sha256(np.ascontiguousarray(rows).tobytes())
+        digest.update(f"{self.shards[number]}".encode())
+        return Identity(self.model, digest.hexdigest(), self.settings)
+
+    def rows(self, number: int) -> Any:
+        """Tokens [documents, context] of one shard."""
+        shard = self.shards[number]
+        return self.documents.tokens()[shard.start : shard.stop, : self.checkpoint.context]
+
+    def missing(self, wanted: Sequence[int] | None = None) -> list[int]:
+        """Numbers of the shards still to be computed."""
+        numbers = range(len(self.shards)) if wanted is None else wanted
+        return [number for number in numbers if not is_done(shard_path(self.folder, number), self.identity(number))]
+
+
+def capture_folder(results: Path, checkpoint: Checkpoint) -> Path:
+    """Folder of a checkpoint's shards."""
+    return results / "captures" / checkpoint.slug
+
+
+def prepare_jobs(study: Study) -> list[Job]:
+    """Check everything that can be checked without weights, tokenize the corpus, and cut it into shards.
+
+    The same documents serve all checkpoints of one tokenizer: those as long as the longest of their contexts.
+    """
+    checkpoints = [checkpoint for checkpoint in study.checkpoints if checkpoint.source is None]
+    if not checkpoints:
+        return []
+    check_corpus(study.corpus)
+    configs = [load_config(checkpoint) for checkpoint in checkpoints]
+    lengths: dict[Any, int] = {}
+    for checkpoint in checkpoints:
+        lengths[checkpoint.tokenizer_id] = max(checkpoint.context, lengths.get(checkpoint.tokenizer_id, 0))
+    documents: dict[Any, Documents] = {}
+    jobs = []
+    for checkpoint, config in zip(checkpoints, configs, strict=True):
+        key = checkpoint.tokenizer_id
+        if key not in documents:
+            documents[key] = prepare(study.corpus, load_tokenizer(checkpoint), lengths[key], study.folder / "tokens")
+            say(f"corpus: {documents[key].describe()}")
+        jobs.append(_job(study, checkpoint, config, documents[key]))
+    return jobs
+
+
+def capture_study(study: Study, *, only: Sequence[str] = (), shards: Sequence[int] | None = None) -> None:
+    """Compute the missing shards of a study; finished ones are kept, those of other inputs refused.
+
+    `only` names checkpoints (by name or label) and `shards` numbers, for a part of the work on one machine of many.
+    """
+    for name in only:
+        if not any(name in (checkpoint.name, checkpoint.label) for checkpoint in study.checkpoints):
+            raise RopewalkError(
+                f"no checkpoint {name!r} in the study: choose among {', '.join(c.label for c in study.checkpoints)}"
+            )
+    jobs = prepare_jobs(study)
+    write_record(study, jobs)
+    wanted = [job for job in jobs if not only or job.checkpoint.name in only or job.checkpoint.label in only]
+    for number, job in enumerate(wanted, 1):
+        for shard in shards or ():
+            if not 0 <= shard < len(job.shards):
+                raise RopewalkError(f"there is no shard {shard}: the study has shards 0 to {len(job.shards) - 1}")
+        run_job(job, study.capture, f"{job.checkpoint.label} ({number}/{len(wanted)})", shards)
+    for checkpoint in study.checkpoints:
+        if checkpoint.source is not None and (not only or checkpoint.name in only or checkpoint.label in only):
+            vectors.capture_source(checkpoint, study.capture, capture_folder(study.folder, checkpoint))
+
+
+def run_job(job: Job, capture: Capture, label: str, shards: Sequence[int] | None = None) -> None:
+    """Compute the missing shards of one checkpoint and, when none is missing any more, lay out its kept vectors."""
+    missing = job.missing(shards)
+    if not missing:
+        say(f"{label}: {len(job.shards)} shards were there already")
+    else:
+        model = load_model(job.checkpoint)
+        layout = read_layout(model)
+        heads = layout.choose(capture)
+        write_manifest(job.folder, _manifest(job, layout, heads))
+        _compute(job, capture, label, missing, model, layout, heads)
+        del model
+    if capture.keep and not job.missing():
+        manifest = read_manifest(job.folder)
+        vectors.write_vectors(job.folder, Layout.from_dict(manifest["layout"]), len(job.shards), job.checkpoint.bucket)
+
+
+def shard_arrays(result: ShardResult) -> dict[str, np.ndarray[Any, Any]]:
+    """A shard's moments and sample as named arrays."""
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    for (layer, kind), part in result.items():
+        prefix = layer_prefix(layer, kind)
+        arrays |= moments_arrays(prefix, part.moments)
+        arrays[f"{prefix}.heads"] = np.asarray(part.heads, dtype=np.int64)
+        arrays[f"{prefix}.kept.vectors"] = part.sample.vectors
+        arrays[f"{prefix}.kept.document"] = part.sample.document
+        arrays[f"{prefix}.kept.position"] = part.sample.position
+    return arrays
+
+
+def write_record(study: Study, jobs: Sequence[Job]) -> None:
+    """Write the resolved study, the versions and the documents beside the results: how they were made."""
+    record = {
+        "ropewalk": {"version": __version__, "format": FORMAT},
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in RECORDED}},
+        "study": study.model_dump(mode="json", exclude_defaults=False),
+        "documents": {job.checkpoint.name: job.documents.describe() for job in jobs},
+    }
+    path = study.folder / "study.yaml"
+    if path.is_file():
+        before = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        # The date is that of the first start: a run that is resumed is the same run.
+        record["created"] = before.get("created", record["created"]) if isinstance(before, dict) else record["created"]
+    write_text(path, yaml.safe_dump(record, sort_keys=False, allow_unicode=True, width=120))
+
+
+def _compute(
+    job: Job,
+    capture: Capture,
+    label: str,
+    missing: Sequence[int],
+    model: nn.Module,
+    layout: Layout,
+    heads: Sequence[Head],
+) -> None:
+    context = job.checkpoint.context
+    settings = Settings(
+        heads,
+        job.checkpoint.bucket,
+        keep=job.keep,
+        seed=capture.seed,
+        skip_first=capture.skip_first,
+        pre_rope=capture.pre_rope,
+    )
+    done = job.tokens - sum(len(job.shards[number]) for number in missing) * context
+    with Progress(label, job.tokens, done) as progress:
+        for number in missing:
+            place = f"shard {number + 1}/{len(job.shards)}"
+            result = collect(
+                model,
+                layout,
+                settings,
+                job.rows(number),
+                first_document=job.shards[number].start,
+                batch=max(1, capture.batch_tokens // context),
+                advance=lambda tokens, place=place: progress.advance(tokens, place),  # type: ignore[misc]
+            )
+            write_shard(shard_path(job.folder, number), shard_arrays(result), job.identity(number))
+    say(f"{label}: {len(missing)} shards of {len(heads)} heads done")
+
+
+def _job(study: Study, checkpoint: Checkpoint, config: Any, documents: Documents) -> Job:
+    capture = study.capture
+    settings = capture.model_dump(exclude={"shards", "components"}) | {
+        "bucket": checkpoint.bucket,
+        "context": checkpoint.context,
+    }
+    per_head = documents.documents * checkpoint.context / checkpoint.bucket
+    return Job(
+        checkpoint=checkpoint,
+        config=config,
+        documents=documents,
+        shards=split_documents(documents.documents, capture.shards),
+        keep=min(capture.keep, capture.keep_at_most / per_head),
+        folder=capture_folder(study.folder, checkpoint),
+        model=model_fingerprint(checkpoint, config),
+        settings=hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest(),
+    )
+
+
+def _manifest(job: Job, layout: Layout, heads: Sequence[Head]) -> dict[str, Any]:
+    return {
+        "checkpoint": job.checkpoint.name,
+        "context": job.checkpoint.context,
+        "documents": job.documents.documents,
+        "shards": len(job.shards),
+        "tokens": job.tokens,
+        "heads": [list(head) for head in heads],
+        "layout": layout.to_dict(),
+        "model": job.model,
+        "settings": job.settings,
+    }

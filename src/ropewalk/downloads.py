@@ -1,0 +1,90 @@
+"""Files of hub repositories in the local cache: only those that are needed, all of one commit."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RevisionNotFoundError
+from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+from ropewalk.errors import RopewalkError
+from ropewalk.series.hub import hub_errors
+
+LIGHT = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py")
+"""Configuration, tokenizer and modelling code: everything of a model but its weights."""
+
+
+def model_folder(repo: str, revision: str | None) -> Path:
+    """A model's folder: a local one as it is, else the cached commit of a hub repository, with its light files."""
+    if Path(repo).is_dir():
+        return Path(repo)
+    return _commit(repo, revision, constants.ENDPOINT)
+
+
+def repo_file(repo: str, folder: Path, name: str) -> Path | None:
+    """A file of a model in its `folder`, fetched from the hub if `repo` is there; None where there is no such file."""
+    if folder == Path(repo):
+        return folder / name if (folder / name).is_file() else None
+    with _hub(repo, None):
+        try:
+            return Path(hf_hub_download(repo, name, revision=folder.name))
+        except LocalEntryNotFoundError:
+            raise
+        except EntryNotFoundError:
+            return None
+
+
+def repo_names(repo: str, folder: Path) -> list[str]:
+    """Names of all files at the top of a model's folder or repository."""
+    if folder == Path(repo):
+        return sorted(path.name for path in folder.iterdir())
+    with _hub(repo, None):
+        return sorted(HfApi().list_repo_files(repo, revision=folder.name))
+
+
+def dataset_names(repo: str, revision: str | None) -> tuple[str, list[str]]:
+    """The commit of a hub dataset and the names of its files."""
+    with _hub(repo, revision):
+        info = HfApi().dataset_info(repo, revision=revision)
+    return str(info.sha), sorted(sibling.rfilename for sibling in info.siblings or ())
+
+
+def dataset_folder(repo: str, commit: str, names: Sequence[str]) -> Path:
+    """The cached commit of a hub dataset, with the files `names`."""
+    with _hub(repo, commit):
+        return Path(snapshot_download(repo, repo_type="dataset", revision=commit, allow_patterns=list(names)))
+
+
+@lru_cache
+def _commit(repo: str, revision: str | None, endpoint: str) -> Path:
+    """Remembered for the life of the process: a branch that moves meanwhile cannot mix two commits in one run."""
+    del endpoint
+    with _hub(repo, revision):
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=list(LIGHT), ignore_patterns=["*/*"]))
+
+
+@contextmanager
+def _hub(repo: str, revision: str | None) -> Iterator[None]:
+    """Failures become sentences; bars are shown on a terminal only."""
+    bars = not are_progress_bars_disabled() and not sys.stderr.isatty()
+    if bars:
+        disable_progress_bars()
+    try:
+        with hub_errors(repo, constants.ENDPOINT):
+            try:
+                yield
+            except RevisionNotFoundError as error:
+                raise RopewalkError(
+                    f"{repo} has no revision {revision!r}: `ropewalk checkpoints {repo}` lists its branches"
+                ) from error
+            except LocalEntryNotFoundError as error:
+                raise RopewalkError(
+                    f"the hub cannot be reached and {repo} is not in its cache: "
+                    "check the connection, or give a local folder"
+                ) from error
+    finally:
+        if bars:
+            enable_progress_bars()

@@ -1,0 +1,1 @@
+"""Functions of moments alone: no torch, no files."""

@@ -1,0 +1,111 @@
+"""Which layers attend, with how many heads, which of them rotate or slide, and which heads a study looks at."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from ropewalk.errors import RopewalkError
+from ropewalk.study import Capture
+
+
+class Head(NamedTuple):
+    """A query head and the key head it reads."""
+
+    layer: int
+    head: int
+    k_head: int
+
+
+@dataclass(frozen=True)
+class AttentionLayer:
+    """One attention layer: `call` is its place among the attention calls of a forward pass, `layer` its index in the model.
+
+    `rotary` is the share of head dimensions that position moves (None where vectors came without their model), `window`
+    the length of a sliding (or chunked) window.
+    """
+
+    call: int
+    layer: int
+    query_heads: int
+    key_heads: int
+    head_dim: int
+    rotary: float | None
+    window: int | None
+
+    @property
+    def rope(self) -> bool | None:
+        """Whether the layer rotates its queries and keys."""
+        return None if self.rotary is None else self.rotary > 0
+
+    def k_head(self, head: int) -> int:
+        """Key head of a query head: head // (query heads / key heads)."""
+        return head // (self.query_heads // self.key_heads)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the analysis needs to know of a model. `depth` counts all its layers, attention or not."""
+
+    model_type: str
+    depth: int
+    layers: tuple[AttentionLayer, ...]
+    absolute_positions: bool
+
+    def __getitem__(self, layer: int) -> AttentionLayer:
+        for candidate in self.layers:
+            if candidate.layer == layer:
+                return candidate
+        known = ", ".join(str(candidate.layer) for candidate in self.layers)
+        raise RopewalkError(f"layer {layer} has no attention in this {self.model_type} model: choose among {known}")
+
+    def heads(
+        self,
+        count: int | None = None,
+        seed: int = 0,
+        *,
+        layers: Sequence[int] | None = None,
+        pairs: Sequence[tuple[int, int]] | None = None,
+        full_attention_only: bool = False,
+    ) -> list[Head]:
+        """Heads to look at, in layer order: explicit (layer, head) `pairs`, or a sample of all.
+
+        Candidates are all (layer, query head) pairs, layer-major, minus other layers than `layers` and minus sliding ones
+        when `full_attention_only`; `random.Random(seed).sample(candidates, count)`, or all when there are no more.
+        """
+        if pairs is not None:
+            return [self._head(layer, head) for layer, head in sorted(set(map(tuple, pairs)))]
+        wanted = None if layers is None else {self[layer].layer for layer in layers}
+        candidates = [
+            (layer.layer, head)
+            for layer in self.layers
+            if (wanted is None or layer.layer in wanted) and not (full_attention_only and layer.window)
+            for head in range(layer.query_heads)
+        ]
+        if not candidates:
+            raise RopewalkError("no head is left: every layer of the model slides and `full_attention_only` is set")
+        if count is not None and count < len(candidates):
+            candidates = sorted(random.Random(seed).sample(candidates, count))
+        return [self._head(layer, head) for layer, head in candidates]
+
+    def choose(self, capture: Capture) -> list[Head]:
+        """The heads that a study's capture settings pick."""
+        count = None if capture.heads == "all" else capture.heads
+        return self.heads(
+            count, capture.seed, layers=capture.layers, pairs=capture.pairs, full_attention_only=capture.full_attention_only
+        )
+
+    def _head(self, layer: int, head: int) -> Head:
+        attention = self[layer]
+        if not 0 <= head < attention.query_heads:
+            raise RopewalkError(f"head {head} is not in layer {layer}, which has heads 0 to {attention.query_heads - 1}")
+        return Head(layer, head, attention.k_head(head))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for a manifest."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Layout":
+        """The inverse of `to_dict`."""
+        return cls(**{**data, "layers": tuple(AttentionLayer(**layer) for layer in data["layers"])})

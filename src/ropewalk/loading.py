@@ -1,0 +1,278 @@
+"""Loading models and tokenizers, from the hub or a folder, so that nothing is guessed and nothing is left at random."""
+
+import hashlib
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from torch import nn
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+from ropewalk.downloads import model_folder, repo_file
+from ropewalk.errors import RopewalkError
+from ropewalk.overrides import apply_overrides
+from ropewalk.study import Checkpoint
+from ropewalk.tap import dispatches
+from ropewalk.weights import check_complete, is_whole, weight_files
+
+CONFIG = "config.json"
+SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
+"""Device maps that accelerate works out by itself."""
+
+
+def load_config(checkpoint: Checkpoint) -> Any:
+    """The configuration of a checkpoint with its overrides, checked for what can be known before weights are read.
+
+    Refuses a model type whose attention does not go through the registry and a context beyond the model's positions.
+    """
+    place = str(checkpoint.repo)
+    folder = model_folder(place, checkpoint.revision)
+    if checkpoint.gguf_file:
+        _gguf(checkpoint, folder)
+    else:
+        _check_type(checkpoint, folder)
+    options = {"trust_remote_code": checkpoint.trust_remote_code, **_gguf_option(checkpoint)}
+    try:
+        with _quiet():
+            config = transformers.AutoConfig.from_pretrained(folder, **options)
+    except (OSError, StrictDataclassError, ValueError, KeyError, TypeError) as error:
+        raise RopewalkError(f"the configuration of {place} cannot be used: {_one_line(error)}") from error
+    text = config.get_text_config(decoder=True)
+    apply_overrides(text, checkpoint.overrides)
+    model_class(config)
+    limit = getattr(text, "max_position_embeddings", None)
+    if limit and checkpoint.context > limit:
+        raise RopewalkError(
+            f"context {checkpoint.context} of {checkpoint.label!r} is beyond the {limit} positions of the model: "
+            "lower `context`, or set max_position_embeddings (and rope_theta or rope_scaling) in `overrides`"
+        )
+    return config
+
+
+def model_class(config: Any) -> type:
+    """The class that implements a configuration, or a sentence on why it cannot be used."""
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        found: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    elif type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        found = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)]
+    elif getattr(config, "auto_map", None):
+        return nn.Module
+    else:
+        raise RopewalkError(
+            f"model type {config.model_type!r} has no causal language model in transformers {transformers.__version__}"
+        )
+    cls: type = found[0] if isinstance(found, tuple) else found
+    if not dispatches(cls):
+        raise RopewalkError(
+            f"model type {config.model_type!r} is not supported: its attention does not go through transformers' "
+            "registry, so its queries and keys cannot be seen; `docs/models.md` lists the types that do"
+        )
+    return cls
+
+
+def load_model(checkpoint: Checkpoint, config: Any = None) -> nn.Module:
+    """The model of a checkpoint on its device, in evaluation mode; every tensor of it comes from the files.
+
+    A tensor that is missing, left over or of another shape stops with its name. `random_weights` builds the
+    architecture untrained, from `weights_seed`. `config` is what `load_config` gave, where it is at hand.
+    """
+    config = load_config(checkpoint) if config is None else config
+    device = device_of(checkpoint)
+    auto = transformers.AutoModelForCausalLM
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        auto = transformers.AutoModelForImageTextToText
+    options: dict[str, Any] = {"trust_remote_code": checkpoint.trust_remote_code}
+    if checkpoint.attention:
+        options["attn_implementation"] = checkpoint.attention
+    dtype: Any = "auto" if checkpoint.dtype == "auto" else getattr(torch, checkpoint.dtype)
+    if checkpoint.random_weights:
+        dtype = config.dtype or torch.float32 if dtype == "auto" else dtype
+        with torch.random.fork_rng(), _explained(checkpoint), _quiet():
+            torch.manual_seed(checkpoint.weights_seed)
+            model: nn.Module = auto.from_config(config, dtype=dtype, **options)
+        return model.to(device).eval()
+    place = str(checkpoint.repo)
+    folder = model_folder(place, checkpoint.revision)
+    files = [] if checkpoint.gguf_file else weight_files(place, folder)
+    if checkpoint.device_map is not None:
+        options["device_map"] = checkpoint.device_map
+    with _explained(checkpoint, files), _quiet():
+        model, report = auto.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            use_safetensors=None if checkpoint.gguf_file else True,
+            # Without it a wrong shape is an error that does not name the tensor; with it, it is in the report.
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **options,
+            **_gguf_option(checkpoint),
+        )
+    check_complete(checkpoint.label, report)
+    if checkpoint.device_map is None:
+        model = model.to(device)
+    return model.eval()
+
+
+def load_tokenizer(checkpoint: Checkpoint) -> Any:
+    """The tokenizer of a checkpoint, from its own place or the one the study names."""
+    place, revision, gguf_file = checkpoint.tokenizer_id
+    folder = model_folder(str(place), revision)
+    options: dict[str, Any] = {"trust_remote_code": checkpoint.trust_remote_code}
+    if gguf_file:
+        _gguf(checkpoint, folder)
+        options["gguf_file"] = gguf_file
+    remedy = "name the repository or folder that has one as `tokenizer`"
+    try:
+        with _quiet():
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
+    # The tokenizers library raises bare exceptions; nothing of this project runs in here.
+    except Exception as error:
+        raise RopewalkError(
+            f"no tokenizer at {place} for {checkpoint.label!r} ({_one_line(error)}): {remedy}"
+        ) from error
+    if len(tokenizer) < 2:
+        raise RopewalkError(f"the tokenizer at {place} for {checkpoint.label!r} is empty: {remedy}")
+    return tokenizer
+
+
+def model_fingerprint(checkpoint: Checkpoint, config: Any) -> str:
+    """A hash of what decides the model's numbers: weights, configuration, overrides, type, attention.
+
+    Weights are known by the hub's commit, or by the contents of the files in a folder.
+    """
+    digest = hashlib.sha256()
+    settings = (
+        checkpoint.overrides,
+        checkpoint.dtype,
+        checkpoint.attention,
+        checkpoint.random_weights,
+        checkpoint.gguf_file,
+    )
+    digest.update(repr(settings).encode())
+    place = str(checkpoint.repo)
+    folder = model_folder(place, checkpoint.revision)
+    if checkpoint.random_weights:
+        values = sorted(
+            (key, repr(value))
+            for key, value in config.to_dict().items()
+            if key not in ("_name_or_path", "transformers_version")
+        )
+        digest.update(repr((values, checkpoint.weights_seed)).encode())
+    elif folder == Path(place):
+        files = (
+            [folder / checkpoint.gguf_file] if checkpoint.gguf_file else [*weight_files(place, folder), folder / CONFIG]
+        )
+        for path in files:
+            digest.update(path.name.encode())
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    else:
+        digest.update(f"{place}@{folder.name}".encode())
+    return digest.hexdigest()
+
+
+def device_of(checkpoint: Checkpoint) -> torch.device:
+    """The device a study asks for, or a sentence when it (or one of its device map) is not there."""
+    spread = checkpoint.device_map
+    for device in spread.values() if isinstance(spread, dict) else [spread]:
+        if device not in (None, "disk", *SPREADS):
+            _available(device)
+    if checkpoint.device == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    return _available(checkpoint.device)
+
+
+def _available(device: str | int) -> torch.device:
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        raise RopewalkError(f"device {device!r} is not available here: use `auto` or `cpu`") from error
+
+
+def _check_type(checkpoint: Checkpoint, folder: Path) -> None:
+    """Refuse what config.json shows to be no model, of a type that is not known, or with code of its own."""
+    place = str(checkpoint.repo)
+    path = repo_file(place, folder, CONFIG)
+    if path is None:
+        raise RopewalkError(f"{place} has no {CONFIG}: give the repository or folder of a transformers model")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        kind = data.get("model_type")
+    except (ValueError, AttributeError) as error:
+        raise RopewalkError(f"{CONFIG} of {place} is not JSON that describes a model: fetch it again") from error
+    if kind in transformers.CONFIG_MAPPING:
+        return
+    if not data.get("auto_map"):
+        raise RopewalkError(
+            f"model type {kind!r} of {place} is not known to transformers {transformers.__version__}: "
+            "a newer one may know it"
+        )
+    if not checkpoint.trust_remote_code:
+        raise RopewalkError(
+            f"{place} comes with modelling code of its own, which is not run unasked: "
+            "read it, and set `trust_remote_code: true` if you trust it"
+        )
+
+
+def _gguf_option(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {"gguf_file": checkpoint.gguf_file} if checkpoint.gguf_file else {}
+
+
+def _gguf(checkpoint: Checkpoint, folder: Path) -> None:
+    """Make sure that a GGUF file can be read and is in the folder."""
+    try:
+        import gguf  # noqa: F401
+    except ImportError as error:
+        raise RopewalkError("GGUF files need an extra: pip install 'ropewalk[gguf]'") from error
+    if repo_file(str(checkpoint.repo), folder, str(checkpoint.gguf_file)) is None:
+        raise RopewalkError(f"{checkpoint.repo} has no {checkpoint.gguf_file}: check `gguf_file`")
+
+
+@contextmanager
+def _explained(checkpoint: Checkpoint, files: list[Path] | None = None) -> Iterator[None]:
+    """Turn the failures of building a model that a user can mend into sentences; anything else keeps its traceback."""
+    try:
+        yield
+    except SafetensorError as error:
+        damaged = next((path for path in files or () if not is_whole(path)), checkpoint.repo)
+        raise RopewalkError(
+            f"the weight file {damaged} is damaged or cut short ({_one_line(error)}): fetch it again"
+        ) from error
+    except torch.cuda.OutOfMemoryError as error:
+        raise RopewalkError(
+            f"{checkpoint.label!r} does not fit on the device: set `device_map: auto` or a smaller `dtype`"
+        ) from error
+    except (OSError, ValueError, ImportError) as error:
+        raise RopewalkError(f"cannot load {checkpoint.label!r} from {checkpoint.repo}: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No bars and no load report from transformers: what matters of it is checked and said in a sentence."""
+    level = transformers.logging.get_verbosity()
+    bars = transformers.logging.is_progress_bar_enabled()
+    transformers.logging.set_verbosity(logging.ERROR)
+    transformers.logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        transformers.logging.set_verbosity(level)
+        if bars:
+            transformers.logging.enable_progress_bar()

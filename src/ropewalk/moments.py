@@ -1,0 +1,133 @@
+"""Exact, mergeable sufficient statistics of vectors and their positions (docs/method.md §2)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """First and second moments of vectors x in R^d and positions t, for a stack of heads, in float64.
+
+    n [heads] tokens, mean [heads, d] = x̄, t_mean [heads] = t̄,
+    sxx [heads, d, d] = Σ (x-x̄)(x-x̄)ᵀ, sxt [heads, d] = Σ (x-x̄)(t-t̄), stt [heads] = Σ (t-t̄)².
+    """
+
+    n: Floats
+    mean: Floats
+    t_mean: Floats
+    sxx: Floats
+    sxt: Floats
+    stt: Floats
+
+    def __len__(self) -> int:
+        return len(self.n)
+
+    @property
+    def head_dim(self) -> int:
+        """Length d of the vectors."""
+        return int(self.mean.shape[1])
+
+    def __getitem__(self, heads: NDArray[np.integer] | slice) -> "Moments":
+        return Moments(*(getattr(self, field.name)[heads] for field in fields(self)))
+
+    def merge(self, other: "Moments") -> "Moments":
+        """Moments of both sets of tokens together, head by head (Chan): with δ = x̄_B - x̄_A and w = n_A n_B / n,
+        Sxx = Sxx_A + Sxx_B + w δδᵀ, and so on. A head without tokens on one side takes the other side's moments.
+        """
+        n = self.n + other.n
+        share = np.divide(other.n, n, out=np.zeros_like(n), where=n > 0)
+        weight = self.n * share
+        delta, tau = other.mean - self.mean, other.t_mean - self.t_mean
+        return Moments(
+            n=n,
+            mean=self.mean + share[:, None] * delta,
+            t_mean=self.t_mean + share * tau,
+            sxx=self.sxx + other.sxx + _outer(weight, delta, delta),
+            sxt=self.sxt + other.sxt + (weight * tau)[:, None] * delta,
+            stt=self.stt + other.stt + weight * tau**2,
+        )
+
+    def without(self, part: "Moments") -> "Moments":
+        """Moments of the tokens that are left when `part`, one of those merged into self, is taken out again.
+
+        The inverse of `merge`. Everything is about means, so that a large common offset cannot cancel digits.
+        """
+        n = self.n - part.n
+        left = np.maximum(n, 1)
+        delta, tau = self.mean - part.mean, self.t_mean - part.t_mean
+        share = part.n / left
+        weight = part.n * self.n / left
+        return Moments(
+            n=n,
+            mean=self.mean + share[:, None] * delta,
+            t_mean=self.t_mean + share * tau,
+            sxx=self.sxx - part.sxx - _outer(weight, delta, delta),
+            sxt=self.sxt - part.sxt - (weight * tau)[:, None] * delta,
+            stt=self.stt - part.stt - weight * tau**2,
+        )
+
+    def is_finite(self) -> NDArray[np.bool_]:
+        """Per head [heads], whether every moment is a finite number."""
+        whole = np.isfinite(self.sxx).all(axis=(1, 2)) & np.isfinite(self.mean).all(axis=1)
+        return np.asarray(whole & np.isfinite(self.sxt).all(axis=1))
+
+    def pack(self) -> dict[str, Floats]:
+        """Arrays for storage: sxx as its upper triangle [heads, d(d+1)/2], the rest as it is."""
+        arrays = {field.name: np.ascontiguousarray(getattr(self, field.name)) for field in fields(self)}
+        rows, columns = np.triu_indices(self.head_dim)
+        return {**arrays, "sxx": np.ascontiguousarray(self.sxx[:, rows, columns])}
+
+    @classmethod
+    def unpack(cls, arrays: dict[str, Floats]) -> "Moments":
+        """The inverse of `pack`."""
+        heads, d = arrays["mean"].shape
+        return cls(**{**arrays, "sxx": arrays["sxx"][:, _square_from_triangle(d)].reshape(heads, d, d)})
+
+    @classmethod
+    def of(cls, vectors: Floats, positions: Floats) -> "Moments":
+        """Moments of vectors [heads, tokens, d] at positions [tokens], in one go and in float64."""
+        x = np.asarray(vectors, dtype=np.float64)
+        t = np.asarray(positions, dtype=np.float64)
+        heads, n, _ = x.shape
+        mean, t_mean = x.mean(axis=1), t.mean()
+        x, t = x - mean[:, None], t - t_mean
+        return cls(
+            n=np.full(heads, float(n)),
+            mean=mean,
+            t_mean=np.full(heads, t_mean),
+            sxx=np.matmul(x.transpose(0, 2, 1), x),
+            sxt=np.matmul(t, x),
+            stt=np.full(heads, float(t @ t)),
+        )
+
+
+def stack(parts: Sequence[Moments]) -> Moments:
+    """Put the heads of several moments one after the other."""
+    return Moments(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Moments)))
+
+
+def merge_all(parts: Sequence[Moments]) -> Moments:
+    """Merge from left to right: the same order gives the same bits."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total.merge(part)
+    return total
+
+
+def _outer(weight: Floats, a: Floats, b: Floats) -> Floats:
+    return np.asarray(weight[:, None, None] * a[:, :, None] * b[:, None, :])
+
+
+@cache
+def _square_from_triangle(d: int) -> NDArray[np.intp]:
+    """Index [d·d] of each cell of a symmetric matrix in its packed upper triangle."""
+    square = np.empty((d, d), dtype=np.intp)
+    rows, columns = np.triu_indices(d)
+    square[rows, columns] = square[columns, rows] = np.arange(len(rows))
+    return square.ravel()

@@ -1,0 +1,7 @@
+"""One self-contained HTML page of a results folder: its data is built in `content`, and rendered in `page`."""
+
+from ropewalk.report.content import report_data
+from ropewalk.report.page import render, write_report
+from ropewalk.report.parts import Report
+
+__all__ = ["Report", "render", "report_data", "write_report"]

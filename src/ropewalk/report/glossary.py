@@ -1,0 +1,106 @@
+"""The words of the report, with every threshold taken from where it is defined."""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ropewalk.geometry.taxonomy import DEPTH_BINS, MIXED, RULES
+
+
+class Term(NamedTuple):
+    """A word and what it means, in paragraphs ("- " begins a bullet, `code` and **bold** are allowed)."""
+
+    name: str
+    meaning: tuple[str, ...]
+
+
+def _bounds(name: str, interval: tuple[float, float]) -> str:
+    low, high = interval
+    parts = [f"{name} > {low:g}"] * math.isfinite(low) + [f"{name} < {high:g}"] * math.isfinite(high)
+    return " and ".join(parts)
+
+
+def category_rules() -> Iterator[str]:
+    """Every category with its rule as a bullet, in the taxonomy's order."""
+    for rule in RULES:
+        yield f"- **{rule.category}**: `{_bounds('r_q', rule.r_q)}` and `{_bounds('|r_k|', rule.abs_r_k)}`"
+    yield f"- **{MIXED}**: every other head whose two correlations are known"
+
+
+def glossary() -> tuple[Term, ...]:
+    """All terms, in reading order."""
+    return (
+        Term(
+            "head",
+            (
+                "A (layer, query head) pair together with the key head it reads. With grouped-query attention "
+                "several query heads read the same key head.",
+            ),
+        ),
+        Term(
+            "PC0",
+            (
+                "The first principal component of a head's queries and keys, pooled: the one direction along which "
+                "they vary most. PC1, PC2, ... follow in order of variance.",
+            ),
+        ),
+        Term(
+            "r_q",
+            (
+                "Pearson correlation of the queries' projection on the component with token position. The component "
+                "is oriented so that r_q is not negative; where r_q is close to zero, so that r_k is not.",
+            ),
+        ),
+        Term(
+            "r_k",
+            (
+                "The same for the keys, on the same component with the same orientation. Its size says how strongly "
+                "keys carry position, its sign whether they move with the queries or against them. Because signs "
+                "cancel in a mean, the mean of `|r_k|` stands beside the mean of r_k.",
+            ),
+        ),
+        Term(
+            "concordant, discordant",
+            (
+                "A head is discordant when `r_k < 0`: along the component its keys drift with position in the "
+                "opposite direction to its queries. It is concordant when they drift the same way. A head can turn "
+                "discordant without its keys losing position.",
+            ),
+        ),
+        Term(
+            "explained variance",
+            ("The share of the total variance of a head's pooled queries and keys that lies along the component.",),
+        ),
+        Term(
+            "eigengap",
+            (
+                "`(λ0 - λ1) / λ0`, how far PC0's variance is above PC1's. Near 0 the two directions can swap places "
+                "from one sample to the next, and the numbers of PC0 are then not stable.",
+            ),
+        ),
+        Term("category", ("What kind of head it is, from its PC0 correlations:", *category_rules())),
+        Term(
+            "RoPE, NoPE",
+            (
+                "A RoPE layer rotates queries and keys by an angle that grows with position before they meet. A NoPE "
+                "layer has no such rotation: what its queries and keys carry of position comes to them through the "
+                "hidden state.",
+            ),
+        ),
+        Term(
+            "depth bin",
+            (f"Layers in {DEPTH_BINS} equal steps from the first to the last, so that models of any depth compare.",),
+        ),
+        Term(
+            "shard",
+            ("A group of documents. Every number can be computed again with one shard left out.",),
+        ),
+        Term(
+            "standard error",
+            (
+                "The number after ±: how much a value would vary with other documents of the same kind "
+                "(delete-one-shard jackknife). It says nothing about other models or training runs, and it is "
+                "missing with fewer than two shards.",
+            ),
+        ),
+    )

@@ -1,0 +1,222 @@
+"""Existing datasets of vectors in the layout `l{LL}h{HH}{q|k}/data.parquet`: finding heads, and streaming them."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ropewalk.downloads import dataset_folder, dataset_names
+from ropewalk.errors import RopewalkError
+from ropewalk.layout import AttentionLayer, Head, Layout
+from ropewalk.study import Capture
+
+HeadKey = tuple[int, int, str]
+"""(layer, number of the query or key head, kind)."""
+
+FOLDER = re.compile(r"l(\d+)h(\d+)([qk])/data\.parquet")
+LAYOUT = "layout.json"
+UNKNOWN = "vectors"
+"""Model type of a dataset that does not tell its model's layout."""
+
+REQUIRED = ("position", "example_id", "vector")
+ROWS = 4096
+BUFFER = 1 << 20
+"""Rows and bytes read at once: what bounds the memory, whatever the size of a file."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The files of chosen heads: queries by (layer, head, "q"), keys by (layer, key head, "k")."""
+
+    layout: Layout
+    heads: list[Head]
+    files: dict[HeadKey, Path]
+    mark: str
+
+
+def open_dataset(source: str, capture: Capture, revision: str | None = None, key_heads: int | None = None) -> Dataset:
+    """Find the files of the heads that `capture` picks, in a folder or in a hub dataset: nothing else is fetched.
+
+    How query heads map to key heads comes from `layout.json` when it is there, else from `key_heads`, else from the
+    highest numbers. All heads means all that are there. Keys may be stored per key head or per query head: there, the
+    first chosen query head that reads a key head gives its keys.
+    """
+    place = _Folder(Path(source)) if Path(source).is_dir() else _Hub(source, revision)
+    names = {
+        (int(match[1]), int(match[2]), match[3]): name for name in place.names() if (match := FOLDER.fullmatch(name))
+    }
+    if not any(kind == "q" for _, _, kind in names) or not any(kind == "k" for _, _, kind in names):
+        raise RopewalkError(
+            f"{source} holds no vectors: it needs folders such as l00h00q and l00h00k, each with a data.parquet"
+        )
+    layout = _layout(place, source, names, key_heads)
+    if capture.full_attention_only and layout.model_type == UNKNOWN:
+        firsts = {layer: (layer, head, kind) for layer, head, kind in sorted(names, reverse=True) if kind == "q"}
+        layout = _described(layout, place.fetch({key: names[key] for key in firsts.values()}))
+    heads = layout.choose(capture)
+    if capture.heads == "all" and capture.pairs is None:
+        heads = [head for head in heads if (head.layer, head.head, "q") in names]
+    wanted = _wanted(source, layout, heads, names)
+    files = place.fetch(wanted)
+    return Dataset(_described(layout, files), heads, files, repr((place.mark(files), sorted(wanted.items()))))
+
+
+def _layout(place: "_Folder | _Hub", source: str, names: dict[HeadKey, str], key_heads: int | None) -> Layout:
+    if LAYOUT in place.names():
+        path = place.fetch({(0, 0, ""): LAYOUT})[0, 0, ""]
+        try:
+            return Layout.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, KeyError, TypeError) as error:
+            raise RopewalkError(
+                f"{path} is damaged: write it again, or remove it and set `key_heads` in the study"
+            ) from error
+    queries = 1 + max(head for _, head, kind in names if kind == "q")
+    keys = key_heads or 1 + max(head for _, head, kind in names if kind == "k")
+    if key_heads:
+        # The last query heads may be missing from a sample.
+        queries = -(-queries // keys) * keys
+    if queries % keys:
+        raise RopewalkError(
+            f"{source} has query heads up to {queries - 1} and key heads up to {keys - 1}: set `key_heads` in the study"
+        )
+    layers = sorted({layer for layer, _, kind in names if kind == "q"})
+    described = tuple(AttentionLayer(place, layer, queries, keys, 0, None, None) for place, layer in enumerate(layers))
+    return Layout(UNKNOWN, layers[-1] + 1, described, False)
+
+
+def _described(layout: Layout, files: dict[HeadKey, Path]) -> Layout:
+    """The layout with the length of vectors and the sliding window as the files show them."""
+    if layout.model_type != UNKNOWN:
+        return layout
+    seen = {layer: path for (layer, _, kind), path in files.items() if kind == "q"}
+    return replace(
+        layout,
+        layers=tuple(_seen(layer, seen[layer.layer]) if layer.layer in seen else layer for layer in layout.layers),
+    )
+
+
+def _seen(layer: AttentionLayer, path: Path) -> AttentionLayer:
+    batch = next(batches(path, ("vector", "sliding_window")), None)
+    if batch is None:
+        raise RopewalkError(f"{path} holds no vectors: capture this head again")
+    window = batch["sliding_window"][0] if "sliding_window" in batch else np.nan
+    return replace(layer, head_dim=batch["vector"].shape[1], window=int(window) if window > 0 else None)
+
+
+def _wanted(source: str, layout: Layout, heads: list[Head], names: dict[HeadKey, str]) -> dict[HeadKey, str]:
+    """Names of the files of heads: their queries, and once per key head the keys."""
+    stored = {kind: {(layer, head) for layer, head, own in names if own == kind} for kind in ("q", "k")}
+    own_keys = stored["q"] == stored["k"] or any(head >= layout[layer].key_heads for layer, head in stored["k"])
+    wanted: dict[HeadKey, str] = {}
+    for head in heads:
+        keys = (head.layer, head.head if own_keys else head.k_head, "k")
+        for place, key in (
+            ((head.layer, head.head, "q"), (head.layer, head.head, "q")),
+            ((head.layer, head.k_head, "k"), keys),
+        ):
+            if place in wanted:
+                continue
+            if key not in names:
+                folder = f"l{key[0]:02d}h{key[1]:02d}{key[2]}"
+                raise RopewalkError(
+                    f"{source} has no {folder}: add it, or name the heads that are there with capture.pairs"
+                )
+            wanted[place] = names[key]
+    return wanted
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """A dataset in a folder."""
+
+    folder: Path
+
+    def names(self) -> list[str]:
+        found = [path.relative_to(self.folder).as_posix() for path in sorted(self.folder.glob("l*h*/data.parquet"))]
+        return found + [LAYOUT] * (self.folder / LAYOUT).is_file()
+
+    def fetch(self, names: dict[HeadKey, str]) -> dict[HeadKey, Path]:
+        return {key: self.folder / name for key, name in names.items()}
+
+    def mark(self, files: dict[HeadKey, Path]) -> list[tuple[int, int]]:
+        """What changes when a file does."""
+        return [(path.stat().st_size, path.stat().st_mtime_ns) for _, path in sorted(files.items())]
+
+
+class _Hub:
+    """A dataset on the hub, at the commit that its revision stands at now."""
+
+    def __init__(self, repo: str, revision: str | None) -> None:
+        self._repo = repo
+        self._commit, self._names = dataset_names(repo, revision)
+
+    def names(self) -> list[str]:
+        return self._names
+
+    def fetch(self, names: dict[HeadKey, str]) -> dict[HeadKey, Path]:
+        folder = dataset_folder(self._repo, self._commit, list(names.values()))
+        return {key: folder / name for key, name in names.items()}
+
+    def mark(self, _: dict[HeadKey, Path]) -> str:
+        return f"{self._repo}@{self._commit}"
+
+
+def batches(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """Columns of a file as arrays, a few thousand rows at a time: vectors [rows, d] and positions as float64."""
+    try:
+        # A buffer makes the reader stream a column; without one it loads whole row groups, which may be the whole file.
+        file = pq.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False)
+        names = file.schema_arrow.names
+        for column in REQUIRED:
+            if column not in names:
+                raise RopewalkError(
+                    f"{path} has no column {column!r} (it has: {', '.join(names)}): capture this head again"
+                )
+        for batch in file.iter_batches(batch_size=ROWS, columns=[column for column in columns if column in names]):
+            if batch.num_rows:
+                yield {name: _read(path, name, batch.column(name)) for name in batch.schema.names}
+    except (pa.ArrowInvalid, OSError) as error:
+        raise RopewalkError(f"{path} is not a Parquet file that can be read: fetch it again") from error
+
+
+def _read(path: Path, name: str, column: Any) -> Any:
+    """One column of a batch as an array, or a sentence on what it holds instead of numbers."""
+    if name == "example_id" and column.null_count == 0:
+        return column.to_numpy(zero_copy_only=False)
+    if name == "sliding_window":
+        return column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    if name == "vector":
+        lengths = pc.unique(pc.list_value_length(column)) if _is_list(column.type) else pa.array([])
+        if not _is_list(column.type) or not _is_number(column.type.value_type):
+            raise RopewalkError(
+                f"{path} holds {column.type} in the column 'vector', not lists of numbers: capture this head again"
+            )
+        if len(lengths) != 1 or not lengths[0].as_py():
+            raise RopewalkError(
+                f"{path} holds vectors of different lengths: every vector of a head must have head_dim numbers"
+            )
+        values = column.flatten().to_numpy(zero_copy_only=False).astype(np.float64).reshape(len(column), -1)
+    elif name == "position" and _is_number(column.type):
+        values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    else:
+        raise RopewalkError(
+            f"{path} holds {column.type} or missing values in the column {name!r}: capture this head again"
+        )
+    if not np.isfinite(values).all():
+        raise RopewalkError(f"{path} holds NaN or infinite numbers in the column {name!r}: capture this head again")
+    return values
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))

@@ -1,0 +1,147 @@
+"""The tap: seeing the queries and keys that attention uses, without touching a model's code.
+
+transformers' models fetch their attention function by name from a registry. For the time of a `with` block the entry
+that a model uses is wrapped; leaving the block restores it. Swapping an entry in place, rather than registering a new
+name, leaves masks and every branch on the name as they are.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers import AutoConfig
+
+AttentionFunction = Callable[..., Any]
+REGISTRY = "ALL_ATTENTION_FUNCTIONS"
+EAGER = "eager_attention_forward"
+
+
+class Call(NamedTuple):
+    """One call of an attention function: query [batch, heads, tokens, d], key and value [batch, key heads, tokens, d].
+
+    Query and key are what the dot product takes: after QK-norm and RoPE, before key heads are repeated.
+    """
+
+    module: nn.Module
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    options: dict[str, Any]
+
+
+class Finished(Exception):  # noqa: N818 - a signal, not an error
+    """Raised by a viewer to end the forward pass: nobody needs what would follow."""
+
+
+@contextmanager
+def tap(model: nn.Module, view: Callable[[Call], None]) -> Iterator[None]:
+    """While the block runs, `view` is given every self-attention call of `model` before the original function runs.
+
+    Cross attention reads another sequence, which has no token positions of its own to learn, and is passed by.
+    """
+
+    def wrap(original: AttentionFunction) -> AttentionFunction:
+        @functools.wraps(original)
+        def tapped(module: nn.Module, query: Any, key: Any, value: Any, *args: Any, **options: Any) -> Any:
+            if query.shape[2] == key.shape[2]:
+                view(Call(module, query, key, value, options))
+            return original(module, query, key, value, *args, **options)
+
+        return tapped
+
+    with replaced_attention(model, wrap):
+        yield
+
+
+@contextmanager
+def replaced_attention(model: nn.Module, wrap: Callable[[AttentionFunction], AttentionFunction]) -> Iterator[None]:
+    """While the block runs, each attention function that `model` fetches from a registry is `wrap(function)`."""
+    with ExitStack() as undo:
+        for registry, name in _entries(model):
+            # An instance's own entries stand before the ones shared by all registries; only the former are touched.
+            own = registry._local_mapping
+            undo.callback(_restore, own, name, own.get(name))
+            if name in registry:
+                registry[name] = wrap(registry[name])
+            else:
+                registry[name] = wrap(_eager)
+        yield
+
+
+def dispatches(model_class: type) -> bool:
+    """Whether the modelling code of a class, or of the language model it holds, fetches attention from a registry.
+
+    A multimodal class may leave the type of its language model to the configuration; then this says yes, and running it
+    shows.
+    """
+    parts = getattr(getattr(model_class, "config_class", None), "sub_configs", {})
+    return parts.get("text_config") is AutoConfig or any(hasattr(source, REGISTRY) for source in _sources(model_class))
+
+
+@contextmanager
+def rotary_inputs(model: nn.Module) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
+    """While the block runs, the list holds (q, k) as given to the last call of a rotary embedding function.
+
+    The reader empties it after each attention call; a layer that does not rotate leaves it empty, and so does one that
+    rotates queries and keys apart.
+    """
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def recording(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def rotate(*args: Any, **options: Any) -> Any:
+            pair = (*args[:2], options.get("q"), options.get("k"))
+            vectors = [part for part in pair if isinstance(part, torch.Tensor) and part.ndim == 4]
+            if len(vectors) == 2:
+                seen[:] = [(vectors[0], vectors[1])]
+            return original(*args, **options)
+
+        return rotate
+
+    sources = {source for module in model.modules() for source in _sources(type(module))}
+    with ExitStack() as undo:
+        for source in sources:
+            function = source.__dict__.get("apply_rotary_pos_emb")
+            if function is not None:
+                undo.callback(setattr, source, "apply_rotary_pos_emb", function)
+                source.__dict__["apply_rotary_pos_emb"] = recording(function)
+        yield seen
+
+
+def _entries(model: nn.Module) -> list[tuple[Any, str]]:
+    found: dict[tuple[int, str], tuple[Any, str]] = {}
+    for module in model.modules():
+        name = getattr(getattr(module, "config", None), "_attn_implementation", None)
+        for source in _sources(type(module)):
+            registry = getattr(source, REGISTRY, None)
+            if registry is not None and name is not None:
+                found[id(registry), name] = (registry, name)
+    return list(found.values())
+
+
+def _sources(cls: type) -> list[ModuleType]:
+    """The modelling files in which a class and its ancestors are written; not the base classes that all models share."""
+    names = {base.__module__ for base in cls.__mro__}
+    own = {name for name in names if ".modeling_" in name and not name.startswith("transformers.modeling_")}
+    own |= {name for name in names if name.startswith("transformers_modules")}
+    return [sys.modules[name] for name in sorted(own) if name in sys.modules]
+
+
+def _eager(module: nn.Module, *args: Any, **options: Any) -> Any:
+    """The plain attention that stands in the modelling file of the module that calls, as the registry would choose."""
+    for source in _sources(type(module)):
+        if hasattr(source, EAGER):
+            return getattr(source, EAGER)(module, *args, **options)
+    raise RuntimeError(f"{type(module).__name__} has no {EAGER} beside it")
+
+
+def _restore(own: dict[str, AttentionFunction], name: str, before: AttentionFunction | None) -> None:
+    if before is None:
+        own.pop(name, None)
+    else:
+        own[name] = before

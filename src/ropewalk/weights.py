@@ -1,0 +1,64 @@
+"""The weight files of a model: which they are, whether they are whole, and whether they fit its configuration."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from ropewalk.downloads import repo_file, repo_names
+from ropewalk.errors import RopewalkError
+
+WEIGHTS = "model.safetensors"
+INDEX = f"{WEIGHTS}.index.json"
+
+
+def weight_files(place: str, folder: Path) -> list[Path]:
+    """The safetensors files that hold a model's weights: one, or those its index names; each must be there."""
+    single = repo_file(place, folder, WEIGHTS)
+    if single is not None:
+        return [single]
+    index = repo_file(place, folder, INDEX)
+    if index is None:
+        if any(name.endswith(".bin") for name in repo_names(place, folder)):
+            raise RopewalkError(
+                f"{place} has its weights as .bin files, which can run code when read: "
+                "convert them to safetensors first"
+            )
+        raise RopewalkError(f"{place} has no weights: it needs {WEIGHTS}, or {INDEX} and the files it names")
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise RopewalkError(f"{INDEX} of {place} is damaged: fetch it again") from error
+    files = {name: repo_file(place, folder, name) for name in names}
+    for name, path in files.items():
+        if path is None:
+            raise RopewalkError(f"{place} lacks the weight file {name}, which {INDEX} names: fetch it")
+    return [path for path in files.values() if path is not None]
+
+
+def check_complete(label: str, report: dict[str, Any]) -> None:
+    """Stop with the name of the first tensor that is missing, of another shape or left over in a loading report."""
+    problems = (
+        ("missing_keys", "the files of {label} lack the tensor {name}, which the configuration asks for"),
+        ("mismatched_keys", "the tensor {name} of {label} has another shape than the configuration asks for"),
+        ("unexpected_keys", "the files of {label} hold the tensor {name}, for which the configuration has no place"),
+    )
+    for kind, sentence in problems:
+        names = sorted(str(name[0] if isinstance(name, tuple) else name) for name in report.get(kind) or ())
+        if names:
+            others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+            raise RopewalkError(
+                sentence.format(label=repr(label), name=names[0])
+                + others
+                + ": the weights and config.json do not belong together"
+            )
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a safetensors file is as long as its header says."""
+    try:
+        with safe_open(path, framework="pt"):
+            return True
+    except (SafetensorError, OSError):
+        return False

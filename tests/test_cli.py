@@ -1,0 +1,137 @@
+"""The command line, run in-process: what it prints, and one line for a mistake."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import ropewalk
+from ropewalk.cli import cli, main
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: str) -> tuple[int, str, str]:
+        try:
+            main(arguments)
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+def test_version(run: Run) -> None:
+    assert run("--version") == (0, f"ropewalk {ropewalk.__version__}\n", "")
+
+
+@pytest.mark.parametrize("name", list(cli.commands))
+def test_every_command_has_help_with_an_example(run: Run, name: str) -> None:
+    code, out, _ = run(name, "--help")
+    assert code == 0
+    assert f"ropewalk {name}" in out.split("Example:")[1]
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """Half a second is not a test; what would take it is."""
+    code = (
+        "import sys\nfrom ropewalk.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        "print([m for m in ('torch', 'transformers', 'numpy', 'pandas', 'matplotlib', 'pydantic') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    "module", ["analysis", "figures", "report", "compare", "summary", "tables", "geometry.pca", "vectors"]
+)
+def test_light_parts_do_not_load_torch(module: str) -> None:
+    code = f"import sys, ropewalk.{module}\nprint([m for m in ('torch', 'transformers') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_python_api_is_about_ten_names() -> None:
+    for name in ropewalk.__all__:
+        assert getattr(ropewalk, name) is not None
+    assert len(ropewalk.__all__) <= 13
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = ropewalk.nothing
+
+
+def test_a_mistake_is_one_line_and_exit_2(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("run", str(tmp_path / "none.yaml"))
+    assert (code, out) == (2, "")
+    assert err == f"ropewalk: no study at {tmp_path / 'none.yaml'}: give the path of a YAML file\n"
+    code, _, err = run("analyze", str(tmp_path))
+    assert code == 2
+    assert "is not a results folder" in err
+    assert run("figures", str(tmp_path))[0] == 2
+    assert run("frobnicate")[0] == 2
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("ropewalk.study.load_study", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["run", str(tmp_path / "study.yaml")])
+
+
+def test_an_interrupt_says_that_nothing_is_lost(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupt(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ropewalk.study.load_study", interrupt)
+    code, _, err = run("run", str(tmp_path / "study.yaml"))
+    assert (code, err.strip()) == (130, "ropewalk: stopped; the same command goes on where it was")
+
+
+def test_a_whole_run(run: Run, study_data: dict[str, Any], tmp_path: Path) -> None:
+    study_data["corpus"]["documents"] = 6
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study_data))
+    code, out, _ = run("run", str(tmp_path / "study.yaml"), "--dry-run")
+    assert code == 0
+    assert "in all: 960 tokens, 8 shards to compute" in out
+    assert not (tmp_path / "results/captures").exists()
+    code, out, err = run("run", str(tmp_path / "study.yaml"))
+    assert code == 0, err
+    for name in ("report.html", "qk.csv", "figures/01_position_signal/figure.png", "figures/08_concordance/README.md"):
+        assert (tmp_path / "results" / name).is_file(), name
+    assert "report.html" in out
+    code, out, _ = run("analyze", str(tmp_path / "results"))
+    assert (code, out) == (0, f"{tmp_path / 'results/qk.csv'}: 400 rows, 2 checkpoints\n")
+    code, _, err = run("compare", str(tmp_path / "results"))
+    assert code == 2
+    assert "stage1-step-40000" in err
+
+
+def test_too_few_documents_stop_before_a_model_loads(
+    run: Run, study_data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study_data["corpus"]["documents"] = 50
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study_data))
+    monkeypatch.setattr("ropewalk.capture.load_model", lambda _: pytest.fail("a model was loaded"))
+    code, _, err = run("run", str(tmp_path / "study.yaml"))
+    assert code == 2
+    assert "only 12 documents of the corpus have 96 tokens and 50 are asked for" in err
+
+
+def test_inspect_and_doctor(run: Run, model_folder: Path, tmp_path: Path) -> None:
+    code, out, _ = run("inspect", str(model_folder))
+    assert code == 0
+    rows = [line.split() for line in out.splitlines()[2:]]
+    assert [row[4] for row in rows] == ["RoPE", "RoPE", "RoPE", "NoPE", "RoPE"]
+    assert rows[0] == ["0", "4", "2", "16", "RoPE", "100%", "-"]
+    code, out, _ = run("doctor", str(model_folder))
+    assert code == 0
+    assert [line[:4] for line in out.splitlines()] == ["ok  "] * 5
+    code, _, err = run("inspect", str(tmp_path / "nowhere"))
+    assert code == 2
+    assert "there is no" in err
