@@ -3,35 +3,36 @@
 Example: python scripts/generate_models_doc.py
 """
 
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
 
+import transformers
+
+from ropewalk.files import write_text
+from ropewalk.layout import Layout
+
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
-
-import transformers  # noqa: E402
-from tiny_models import NO_DISPATCH, NOT_BUILT, REFUSED, TYPES, check  # noqa: E402
-
-from ropewalk.files import write_text  # noqa: E402
-from ropewalk.layout import Layout  # noqa: E402
+sys.path.append(str(ROOT / "tests"))
+tiny_models: Any = importlib.import_module("tiny_models")
 
 HEADER = """# Models
 
-The tap sees the queries and keys of every model whose attention goes through transformers' registry. This page is written by
-`scripts/generate_models_doc.py` from a check that the tests repeat: of each decoder type a tiny random model is built (4 layers
-unless its kind needs more, 4 query heads, mostly 2 key heads), and on it
+The tap sees the queries and keys of every model whose attention goes through transformers' registry. This page is
+written by `scripts/generate_models_doc.py` from a check that the tests repeat: of each decoder type a tiny random model
+is built (4 layers unless its kind needs others, 4 query heads, mostly 2 key heads), and on it
 
-- the attention output recomputed from the tapped q, k and v is the one the model uses, which also proves the map from query heads
-  to key heads and the mask;
+- the attention output recomputed from the tapped q, k and v is the one the model uses, which also proves the map from
+  query heads to key heads and the mask;
 - changing a tapped key changes the logits, in every layer;
 - logits with the tap are bit-identical to those without;
-- the rotary fraction is measured: the same hidden states at shifted positions, and the share of head dimensions that move in both
-  q and k. "not measured" is a model that takes no position ids;
+- the rotary fraction is measured: the same hidden states at shifted positions, and the share of head dimensions that
+  move in both q and k; "not measured" is a model that takes no position ids;
 - sliding layers are those whose mask hides keys further away than the window.
 
-`ropewalk doctor` makes the same check on the model you bring. Layer numbers in the table are those of the tiny model; a type's
-own configuration decides where they are in a real one. Checked with transformers {version}.
+`ropewalk doctor` makes the same check on the model you bring. Layer numbers in the table are those of the tiny model; a
+type's own configuration decides where they are in a real one. Checked with transformers {version}.
 
 | types | |
 |---|---|
@@ -49,13 +50,13 @@ own configuration decides where they are in a real one. Checked with transformer
 
 def expected_row(name: str) -> str:
     """The row of a type that is as `TYPES` says."""
-    entry = TYPES[name]
+    entry = tiny_models.TYPES[name]
     return _row(name, entry.layers, entry.depth, entry.each("rotary"), entry.each("window"), entry.qk_norm, entry.note)
 
 
 def found_row(name: str) -> str:
     """The row of a type as it was found; stops where a check fails."""
-    found = check(name)
+    found = tiny_models.check(name)
     failed = [finding for finding in found.findings if not finding.passed]
     if failed:
         raise SystemExit(f"{name}: {failed[0].check}: {failed[0].detail}")
@@ -63,42 +64,55 @@ def found_row(name: str) -> str:
     rotary = tuple(layer.rotary for layer in layout.layers)
     windows = tuple(layer.window for layer in layout.layers)
     layers = tuple(layer.layer for layer in layout.layers)
-    return _row(name, layers, layout.depth, rotary, windows, found.qk_norm, TYPES[name].note)
+    return _row(name, layers, layout.depth, rotary, windows, found.qk_norm, tiny_models.TYPES[name].note)
 
 
 def refused_rows() -> list[str]:
     """Rows of the types that cannot be studied, with the reason."""
-    refused = [f"| `{name}` | refused | {reason} |" for name, (_, reason) in sorted(REFUSED.items())]
-    not_built = [f"| `{name}` | not built | {reason} |" for name, reason in sorted(NOT_BUILT.items())]
+    refused = [f"| `{name}` | refused | {reason} |" for name, (_, reason) in sorted(tiny_models.REFUSED.items())]
+    not_built = [f"| `{name}` | not built | {reason} |" for name, reason in sorted(tiny_models.NOT_BUILT.items())]
     reason = "its attention does not go through the registry, or it has none"
-    return [*refused, *not_built, *(f"| `{name}` | refused before loading | {reason} |" for name in NO_DISPATCH)]
+    return [
+        *refused,
+        *not_built,
+        *(f"| `{name}` | refused before loading | {reason} |" for name in tiny_models.NO_DISPATCH),
+    ]
 
 
 def document() -> str:
     """The whole page."""
-    counts = {"tapped": len(TYPES), "refused": len(REFUSED), "not_built": len(NOT_BUILT), "no_dispatch": len(NO_DISPATCH)}
-    lines = [found_row(name) for name in TYPES]
+    counts = {
+        "tapped": len(tiny_models.TYPES),
+        "refused": len(tiny_models.REFUSED),
+        "not_built": len(tiny_models.NOT_BUILT),
+        "no_dispatch": len(tiny_models.NO_DISPATCH),
+    }
+    lines = [found_row(name) for name in tiny_models.TYPES]
     header = HEADER.format(version=transformers.__version__, **counts)
     others = ["", "## Not tapped", "", "| model type | | reason |", "|---|---|---|", *refused_rows(), ""]
     return header + "\n".join([*lines, *others])
 
 
 def _row(
-    name: str, layers: tuple[int, ...], depth: int, rotary: tuple[Any, ...], windows: tuple[Any, ...], qk_norm: bool, note: str
+    name: str,
+    layers: tuple[int, ...],
+    depth: int,
+    rotary: tuple[Any, ...],
+    windows: tuple[Any, ...],
+    qk_norm: bool,
+    note: str,
 ) -> str:
     shares = sorted({share for share in rotary if share}, reverse=True)
-    if None in rotary:
-        fraction = "not measured"
-    else:
-        fraction = ", ".join(f"{share:.3g}" for share in shares) or "none"
+    measured = ", ".join(f"{share:.3g}" for share in shares) or "none"
+    fraction = "not measured" if None in rotary else measured
     tapped = f"{len(layers)} of {depth} layers"
-    nope = _numbers(layer for layer, share in zip(layers, rotary, strict=True) if share == 0)
-    sliding = _numbers(layer for layer, window in zip(layers, windows, strict=True) if window)
+    nope = _numbers([layer for layer, share in zip(layers, rotary, strict=True) if share == 0], layers)
+    sliding = _numbers([layer for layer, window in zip(layers, windows, strict=True) if window], layers)
     return f"| `{name}` | {tapped} | {fraction} | {nope} | {sliding} | {'yes' if qk_norm else ''} | {note} |"
 
 
-def _numbers(layers: Any) -> str:
-    return ", ".join(str(layer) for layer in layers)
+def _numbers(some: list[int], layers: tuple[int, ...]) -> str:
+    return "all" if len(some) == len(layers) else ", ".join(str(layer) for layer in some)
 
 
 if __name__ == "__main__":

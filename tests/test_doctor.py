@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import tiny_model
 from torch import nn
 
 from ropewalk.doctor import examine, recompute
 from ropewalk.tap import replaced_attention
+from tiny_models import tiny_model
 
 CHECKS = [
     "attention goes through the registry",
@@ -47,7 +47,9 @@ def test_details_say_what_was_compared() -> None:
     details = {finding.check: finding.detail for finding in examine(tiny_model("qwen3_next"))}
     assert details["attention goes through the registry"] == "1 attention layers of 4"
     assert details["moving the tapped key moves the logits"] == "in every layer"
-    assert details["softmax(qkᵀ)v from the tapped tensors is the attention output"].endswith("(call 0), 1 calls compared, limit 1e-04")
+    assert details["softmax(qkᵀ)v from the tapped tensors is the attention output"].endswith(
+        "(call 0), 1 calls compared, limit 1e-04"
+    )
 
 
 @contextmanager

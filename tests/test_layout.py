@@ -3,18 +3,26 @@
 import random
 
 import pytest
-from tiny_models import tiny_model
+import torch
+from torch import nn
 
 from ropewalk.errors import RopewalkError
 from ropewalk.layout import AttentionLayer, Head, Layout
-from ropewalk.probe import read_layout
+from ropewalk.probe import input_device, read_layout
+from tiny_models import tiny_model
 
 
 def layout(layers: int = 4, heads: int = 4, key_heads: int = 2, window: dict[int, int] | None = None) -> Layout:
     windows = window or {}
     every = tuple(
         AttentionLayer(
-            call=layer, layer=layer, query_heads=heads, key_heads=key_heads, head_dim=8, rotary=float(layer % 4 != 3), window=windows.get(layer)
+            call=layer,
+            layer=layer,
+            query_heads=heads,
+            key_heads=key_heads,
+            head_dim=8,
+            rotary=float(layer % 4 != 3),
+            window=windows.get(layer),
         )
         for layer in range(layers)
     )
@@ -31,13 +39,31 @@ def test_key_heads_of_grouped_queries() -> None:
 
 
 def test_nope_partial_rotary_and_sliding_layers_of_a_model() -> None:
-    assert [layer.rope for layer in read_layout(tiny_model("smollm3", num_hidden_layers=8)).layers] == [True, True, True, False] * 2
+    assert [layer.rope for layer in read_layout(tiny_model("smollm3", num_hidden_layers=8)).layers] == [
+        True,
+        True,
+        True,
+        False,
+    ] * 2
     pattern = [1, 0, 0, 1]
-    assert [layer.rope for layer in read_layout(tiny_model("smollm3", no_rope_layers=pattern)).layers] == [True, False, False, True]
-    partial = tiny_model("glm", rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25})
+    assert [layer.rope for layer in read_layout(tiny_model("smollm3", no_rope_layers=pattern)).layers] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    partial = tiny_model(
+        "glm", rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}
+    )
     assert [layer.rotary for layer in read_layout(partial).layers] == [0.25] * 4
     sliding = tiny_model("gemma3_text", layer_types=["full_attention", "sliding_attention"] * 2, sliding_window=5)
     assert [layer.window for layer in read_layout(sliding).layers] == [None, 5, None, 5]
+
+
+def test_tokens_go_where_the_first_weights_are() -> None:
+    model = nn.ModuleList([nn.Linear(2, 2, device="meta"), nn.Linear(2, 2)])
+    assert input_device(model) == torch.device("cpu")
+    assert input_device(nn.Linear(2, 2, device="meta")) == torch.device("cpu")
 
 
 def test_a_hybrid_keeps_the_numbers_of_its_attention_layers() -> None:
@@ -80,13 +106,19 @@ def test_a_layout_survives_a_manifest() -> None:
 
 
 def test_messages() -> None:
-    with pytest.raises(RopewalkError, match=r"^layer 9 has no attention in this smollm3 model: choose among 0, 1, 2, 3$"):
+    with pytest.raises(
+        RopewalkError, match=r"^layer 9 has no attention in this smollm3 model: choose among 0, 1, 2, 3$"
+    ):
         layout().heads(layers=[9])
-    with pytest.raises(RopewalkError, match=r"^layer 4 has no attention in this smollm3 model: choose among 0, 1, 2, 3$"):
+    with pytest.raises(
+        RopewalkError, match=r"^layer 4 has no attention in this smollm3 model: choose among 0, 1, 2, 3$"
+    ):
         layout().heads(pairs=[(4, 0)])
     with pytest.raises(RopewalkError, match=r"^head 7 is not in layer 2, which has heads 0 to 3$"):
         layout().heads(pairs=[(2, 7)])
     with pytest.raises(RopewalkError, match=r"^head -1 is not in layer 2, which has heads 0 to 3$"):
         layout().heads(pairs=[(2, -1)])
-    with pytest.raises(RopewalkError, match=r"^no head is left: every layer of the model slides and `full_attention_only` is set$"):
+    with pytest.raises(
+        RopewalkError, match=r"^no head is left: every layer of the model slides and `full_attention_only` is set$"
+    ):
         layout(2, window={0: 8, 1: 8}).heads(full_attention_only=True)

@@ -734,6 +734,7 @@ def test_hub_mistakes(load: Callable[[Checkpoint], object], llama: Path, serve: 
             checkpoint("org/m", revision="step9"),
             "org/m has no revision 'step9': `ropewalk checkpoints org/m` lists its branches",
         ),
+        (checkpoint("not a name"), "'not a name' is not the name of a hub repo: give it as owner/name"),
         (
             checkpoint("org/none"),
             "no repo org/none on the hub: check the spelling (owner/name), and if it is private, log in with",

@@ -1,23 +1,55 @@
-"""Every decoder type of transformers that can be tapped, on a tiny random model: what is shown is what attention uses."""
+"""Every decoder type of transformers that can be tapped, on a tiny random model: what is shown is what is used."""
 
 import importlib.util
 from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import NO_DISPATCH, NOT_BUILT, REFUSED, TOKENS, TYPES, check, tiny_config, tiny_model
 from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from ropewalk.doctor import examine
 from ropewalk.errors import RopewalkError
 from ropewalk.loading import model_class
 from ropewalk.probe import read_layout
+from tiny_models import NO_DISPATCH, NOT_BUILT, QK_NORM, REFUSED, TOKENS, TYPES, check, tiny_config, tiny_model
 
 ROOT = Path(__file__).parent.parent
-NAMED_IN_THE_README = (
-    "llama mistral ministral ministral3 mllama qwen2 qwen3 qwen3_moe smollm3 gemma gemma2 gemma3 gemma3_text gemma4_text glm glm4 olmo "
-    "olmo2 olmo3 olmoe gpt_neox phi phi3 stablelm starcoder2 cohere cohere2 exaone4 granite gpt_oss apertus mixtral nanochat"
-).split()
+BROUGHT_BY_USERS = [
+    "llama",
+    "mistral",
+    "ministral",
+    "ministral3",
+    "mllama",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "smollm3",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma3_text",
+    "gemma4_text",
+    "glm",
+    "glm4",
+    "olmo",
+    "olmo2",
+    "olmo3",
+    "olmoe",
+    "gpt_neox",
+    "phi",
+    "phi3",
+    "stablelm",
+    "starcoder2",
+    "cohere",
+    "cohere2",
+    "exaone4",
+    "granite",
+    "gpt_oss",
+    "apertus",
+    "mixtral",
+    "nanochat",
+]
 
 
 @pytest.mark.parametrize("model_type", TYPES)
@@ -30,7 +62,9 @@ def test_what_is_tapped_is_what_attention_uses(model_type: str) -> None:
     assert {layer.query_heads for layer in layers} == {4}
     assert tuple(layer.key_heads for layer in layers) == expected.each("key_heads")
     assert tuple(layer.head_dim for layer in layers) == expected.each("head_dim")
-    assert tuple(layer.rotary for layer in layers) == tuple(share if share is None else pytest.approx(share) for share in expected.each("rotary"))
+    assert tuple(layer.rotary for layer in layers) == tuple(
+        share if share is None else pytest.approx(share) for share in expected.each("rotary")
+    )
     assert tuple(layer.window for layer in layers) == expected.each("window")
     # The window is what the mask lets through, not what the configuration says.
     assert found.visible == tuple(window or TOKENS for window in expected.each("window"))
@@ -40,7 +74,7 @@ def test_what_is_tapped_is_what_attention_uses(model_type: str) -> None:
 
 
 def test_the_types_that_users_bring_are_checked() -> None:
-    assert set(NAMED_IN_THE_README) <= set(TYPES)
+    assert set(BROUGHT_BY_USERS) <= set(TYPES)
 
 
 def test_every_causal_type_of_transformers_is_accounted_for() -> None:
@@ -62,10 +96,15 @@ def test_a_type_that_does_not_dispatch_is_refused_before_weights(model_type: str
 @pytest.mark.parametrize(
     ("model_type", "sentence"),
     [
-        ("blt", "model type 'blt' is not supported: an attention call has 34 queries and 16 keys for 16 tokens, so they have no token positions"),
+        (
+            "blt",
+            "model type 'blt' is not supported: an attention call has 34 queries and 16 keys for 16 tokens, "
+            "so they have no token positions",
+        ),
         (
             "deepseek_v4",
-            "model type 'deepseek_v4' is not supported: an attention call has 16 queries and 20 keys for 16 tokens, so they have no token positions",
+            "model type 'deepseek_v4' is not supported: an attention call has 16 queries and 20 keys for 16 tokens, "
+            "so they have no token positions",
         ),
         (
             "gemma4_unified_assistant",
@@ -86,6 +125,21 @@ def test_scaling_queries_by_position_is_no_rotation() -> None:
     """Llama 4 scales the queries of its NoPE layers beyond `floor_scale` tokens; its keys stay where they are."""
     model = tiny_model("llama4_text", attn_temperature_tuning=True, floor_scale=4, attn_scale=0.5)
     assert [layer.rotary for layer in read_layout(model).layers] == [1.0, 1.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "change"),
+    [
+        ("cohere", {"use_qk_norm": True}),
+        ("glm4_moe", {"use_qk_norm": True}),
+        ("phi", {"qk_layernorm": True}),
+        ("stablelm", {"qk_layernorm": True}),
+    ],
+)
+def test_qk_norm_that_a_configuration_asks_for(model_type: str, change: dict[str, bool]) -> None:
+    model = tiny_model(model_type, **change)
+    assert all(finding.passed for finding in examine(model))
+    assert any(QK_NORM.fullmatch(name.rpartition(".")[2]) for name, _ in model.named_modules())
 
 
 @pytest.mark.parametrize("model_type", ["llama", "smollm3", "glm"])

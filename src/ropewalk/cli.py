@@ -55,11 +55,25 @@ def cli() -> None:
     """
 
 
+@cli.command(example="ropewalk demo")
+@click.option("--results", type=FolderPath, help="Where results go; results/miniature by default.")
+def demo(results: Path | None) -> None:
+    """Run the built-in study of a miniature SmolLM3."""
+    from ropewalk.demo import demo_study
+    from ropewalk.pipeline import run_study
+
+    study = demo_study()
+    _print_results(run_study(study.model_copy(update={"results": str(results)}) if results else study))
+
+
 @cli.command(example="ropewalk run configs/smollm3_training_progress.yaml --dry-run")
 @click.argument("study", type=FilePath)
 @click.option("--dry-run", is_flag=True, help="Print the plan (tokens, shards, memory, disk) and stop.")
 def run(study: Path, dry_run: bool) -> None:
-    """Run a STUDY: capture, tables, figures, report. A run that was stopped goes on where it was."""
+    """Run a whole STUDY, or what is left of it.
+
+    Capture, tables, figures, report. A run that was stopped goes on where it was.
+    """
     from ropewalk.study import load_study
 
     loaded = load_study(study)
@@ -77,7 +91,10 @@ def run(study: Path, dry_run: bool) -> None:
 @click.option("--shard", "shards", multiple=True, type=int, metavar="N", help="Only this shard; may be given again.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
 def capture(study: Path, only: Sequence[str], shards: Sequence[int], dry_run: bool) -> None:
-    """Compute the missing shards of a STUDY and nothing else. Parts can run on different machines."""
+    """Compute the missing shards of a STUDY.
+
+    Parts of a study can run on different machines.
+    """
     from ropewalk.study import load_study
 
     loaded = load_study(study)
@@ -92,7 +109,10 @@ def capture(study: Path, only: Sequence[str], shards: Sequence[int], dry_run: bo
 @cli.command(example="ropewalk analyze results/miniature")
 @click.argument("results", type=FolderPath)
 def analyze(results: Path) -> None:
-    """Compute the tables of a RESULTS folder from its shards: qk.csv and the same as Parquet."""
+    """Compute the tables from the shards.
+
+    Writes qk.csv, the same as Parquet, and the replicates behind the standard errors into the RESULTS folder.
+    """
     from ropewalk.analysis import analyze as compute
 
     table = compute(results)
@@ -102,7 +122,10 @@ def analyze(results: Path) -> None:
 @cli.command(example="ropewalk figures results/miniature")
 @click.argument("results", type=FolderPath)
 def figures(results: Path) -> None:
-    """Draw the figures of a RESULTS folder, each with its caption."""
+    """Draw the figures, each with its caption.
+
+    Writes a folder per figure (PNG, PDF, README) below the RESULTS folder.
+    """
     from ropewalk.figures import write_figures
     from ropewalk.pipeline import portraits
 
@@ -113,7 +136,10 @@ def figures(results: Path) -> None:
 @cli.command(example="ropewalk report results/miniature")
 @click.argument("results", type=FolderPath)
 def report(results: Path) -> None:
-    """Write report.html of a RESULTS folder: one file that opens from disk."""
+    """Write report.html, one file for everything.
+
+    It opens from disk, without a network: figures, captions, tables and how the RESULTS were made.
+    """
     from ropewalk.report import write_report
 
     click.echo(write_report(results))
@@ -123,7 +149,10 @@ def report(results: Path) -> None:
 @click.argument("results", type=FolderPath)
 @click.option("--published", default="smollm3", show_default=True, help="Set of published numbers.")
 def compare(results: Path, published: str) -> None:
-    """Set the numbers of a RESULTS folder against published ones, with standard errors."""
+    """Set RESULTS against published numbers.
+
+    Per checkpoint and quantity: published, measured, difference, standard error, and whether they agree.
+    """
     from ropewalk.compare import format_table, write_compare
 
     path, rows = write_compare(results, published)
@@ -137,7 +166,11 @@ def compare(results: Path, published: str) -> None:
 @click.option("--gguf-file", help="Name of a GGUF file in the repository or folder.")
 @click.option("--random-weights", is_flag=True, help="Build the architecture untrained: no weights are fetched.")
 def inspect(model: str, revision: str | None, gguf_file: str | None, random_weights: bool) -> None:
-    """Show a MODEL's layers (hub name or folder): heads, key heads, head_dim, RoPE or NoPE, sliding window."""
+    """Show the attention layers of a MODEL.
+
+    MODEL is a hub name or a folder. Per layer: query and key heads, head_dim, RoPE or NoPE and the rotated share of
+    dimensions (measured by shifting positions), sliding window.
+    """
     from ropewalk.probe import read_layout
 
     layout = read_layout(_load(model, revision, gguf_file, random_weights))
@@ -159,7 +192,11 @@ def inspect(model: str, revision: str | None, gguf_file: str | None, random_weig
 @click.option("--gguf-file", help="Name of a GGUF file in the repository or folder.")
 @click.option("--random-weights", is_flag=True, help="Build the architecture untrained: no weights are fetched.")
 def doctor(model: str, revision: str | None, gguf_file: str | None, random_weights: bool) -> None:
-    """Prove on a MODEL (hub name or folder) that what is captured is what its attention uses."""
+    """Prove that the tap sees what a MODEL uses.
+
+    MODEL is a hub name or a folder. Attention is recomputed from the captured tensors, captured keys are moved, and
+    logits are compared with and without the tap.
+    """
     from ropewalk.doctor import examine
 
     findings = examine(_load(model, revision, gguf_file, random_weights))
@@ -186,7 +223,11 @@ def checkpoints(
     output: Path | None,
     no_audit: bool,
 ) -> None:
-    """List the branches of a hub REPO as a series of checkpoints, audit it, and write a study from it."""
+    """Make a study of a hub REPO's branches.
+
+    Lists the branches as an ordered series, audits it (doubles, missing files, changed configurations) before anything
+    is downloaded, and writes a study.
+    """
     from ropewalk import series
     from ropewalk.files import write_text
 
@@ -209,7 +250,10 @@ def checkpoints(
 )
 @click.option("--device", default="auto", show_default=True, help="`auto` (a GPU where there is one), `cpu`, `cuda`.")
 def train(recipe: Path | None, output: Path, device: str) -> None:
-    """Train the miniature SmolLM3 of the built-in study from scratch, by a RECIPE (the built-in one by default)."""
+    """Train the miniature SmolLM3 from scratch.
+
+    By a RECIPE, the one of the built-in study by default. An interrupted training goes on where it was.
+    """
     from ropewalk.progress import say
     from ropewalk.train import train as run_training
 

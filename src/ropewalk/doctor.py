@@ -82,7 +82,7 @@ def _worst_recomputation(model: nn.Module, tokens: torch.Tensor) -> tuple[float,
 
 
 def recompute(module: nn.Module, query: Any, key: Any, value: Any, mask: Any, options: dict[str, Any]) -> torch.Tensor:
-    """softmax(scale · qkᵀ + mask) v in float64, [batch, tokens, heads, d], with sinks and soft caps where a model has them.
+    """softmax(scale · qkᵀ + mask) v in float64, [batch, tokens, heads, d], with a model's sinks, soft caps and biases.
 
     Without a mask the attention is causal, within the sliding window if there is one.
     """
@@ -113,7 +113,8 @@ def recompute(module: nn.Module, query: Any, key: Any, value: Any, mask: Any, op
         weights = torch.softmax(torch.cat([scores, column], dim=-1), dim=-1)[..., :-1]
     else:
         weights = torch.softmax(scores, dim=-1)
-    return (weights @ v).transpose(1, 2)
+    output: torch.Tensor = (weights @ v).transpose(1, 2)
+    return output
 
 
 def _with_moved_key(model: nn.Module, tokens: torch.Tensor, number: int) -> torch.Tensor:

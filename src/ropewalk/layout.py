@@ -19,10 +19,10 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True)
 class AttentionLayer:
-    """One attention layer: `call` is its place among the attention calls of a forward pass, `layer` its index in the model.
+    """One attention layer: `call` is its place among the attention calls of a forward pass, `layer` its index.
 
-    `rotary` is the share of head dimensions that position moves (None where vectors came without their model), `window`
-    the length of a sliding (or chunked) window.
+    `rotary` is the share of head dimensions that position moves (None where vectors came without their model, or the
+    model takes no position ids), `window` the length of a sliding (or chunked) window.
     """
 
     call: int
@@ -70,8 +70,8 @@ class Layout:
     ) -> list[Head]:
         """Heads to look at, in layer order: explicit (layer, head) `pairs`, or a sample of all.
 
-        Candidates are all (layer, query head) pairs, layer-major, minus other layers than `layers` and minus sliding ones
-        when `full_attention_only`; `random.Random(seed).sample(candidates, count)`, or all when there are no more.
+        Candidates are all (layer, query head) pairs, layer-major, minus other layers than `layers` and minus sliding
+        ones when `full_attention_only`; `random.Random(seed).sample(candidates, count)`, or all when there are no more.
         """
         if pairs is not None:
             return [self._head(layer, head) for layer, head in sorted(set(map(tuple, pairs)))]
@@ -92,13 +92,19 @@ class Layout:
         """The heads that a study's capture settings pick."""
         count = None if capture.heads == "all" else capture.heads
         return self.heads(
-            count, capture.seed, layers=capture.layers, pairs=capture.pairs, full_attention_only=capture.full_attention_only
+            count,
+            capture.seed,
+            layers=capture.layers,
+            pairs=capture.pairs,
+            full_attention_only=capture.full_attention_only,
         )
 
     def _head(self, layer: int, head: int) -> Head:
         attention = self[layer]
         if not 0 <= head < attention.query_heads:
-            raise RopewalkError(f"head {head} is not in layer {layer}, which has heads 0 to {attention.query_heads - 1}")
+            raise RopewalkError(
+                f"head {head} is not in layer {layer}, which has heads 0 to {attention.query_heads - 1}"
+            )
         return Head(layer, head, attention.k_head(head))
 
     def to_dict(self) -> dict[str, Any]:

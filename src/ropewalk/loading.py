@@ -82,7 +82,7 @@ def load_model(checkpoint: Checkpoint, config: Any = None) -> nn.Module:
     """The model of a checkpoint on its device, in evaluation mode; every tensor of it comes from the files.
 
     A tensor that is missing, left over or of another shape stops with its name. `random_weights` builds the
-    architecture untrained, from `weights_seed`. `config` is what `load_config` gave, where it is at hand.
+    architecture untrained, from `weights_seed`, on one device. `config` is what `load_config` gave, if it is at hand.
     """
     config = load_config(checkpoint) if config is None else config
     device = device_of(checkpoint)

@@ -87,7 +87,7 @@ class Moments:
     def unpack(cls, arrays: dict[str, Floats]) -> "Moments":
         """The inverse of `pack`."""
         heads, d = arrays["mean"].shape
-        return cls(**{**arrays, "sxx": arrays["sxx"][:, _square_from_triangle(d)].reshape(heads, d, d)})
+        return cls(**{**arrays, "sxx": np.take(arrays["sxx"], _square_from_triangle(d), axis=1).reshape(heads, d, d)})
 
     @classmethod
     def of(cls, vectors: Floats, positions: Floats) -> "Moments":
@@ -113,11 +113,26 @@ def stack(parts: Sequence[Moments]) -> Moments:
 
 
 def merge_all(parts: Sequence[Moments]) -> Moments:
-    """Merge from left to right: the same order gives the same bits."""
-    total = parts[0]
-    for part in parts[1:]:
-        total = total.merge(part)
-    return total
+    """Merge all parts at once: `merge` from left to right, with one product for the terms between parts.
+
+    Σ_p Sxx_p + Σ_p n_p (x̄_p - x̄)(x̄_p - x̄)ᵀ, and so on. The same order of parts gives the same bits.
+    """
+    n = np.stack([part.n for part in parts])
+    total = n.sum(axis=0)
+    share = n / np.maximum(total, 1)
+    mean = sum((w[:, None] * part.mean for w, part in zip(share, parts, strict=True)), start=np.zeros(()))
+    t_mean = sum((w * part.t_mean for w, part in zip(share, parts, strict=True)), start=np.zeros(()))
+    delta = np.stack([part.mean - mean for part in parts], axis=2)
+    tau = np.stack([part.t_mean - t_mean for part in parts])
+    weighted = delta * n.T[:, None, :]
+    sxx = np.matmul(weighted, delta.transpose(0, 2, 1))
+    sxt = np.matmul(weighted, tau.T[:, :, None])[:, :, 0]
+    stt = (n * tau**2).sum(axis=0)
+    for part in parts:
+        sxx += part.sxx
+        sxt += part.sxt
+        stt += part.stt
+    return Moments(total, mean, t_mean, sxx, sxt, stt)
 
 
 def _outer(weight: Floats, a: Floats, b: Floats) -> Floats:

@@ -27,8 +27,12 @@ def text_config(model: nn.Module) -> Any:
 def probe_tokens(model: nn.Module, count: int = PROBE_TOKENS) -> torch.Tensor:
     """A short input [1, count] that every vocabulary has."""
     vocabulary = int(getattr(text_config(model), "vocab_size", 32) or 32)
-    device = next(model.parameters()).device
-    return (torch.arange(3, 3 + count, device=device) % vocabulary)[None]
+    return (torch.arange(3, 3 + count, device=input_device(model)) % vocabulary)[None]
+
+
+def input_device(model: nn.Module) -> torch.device:
+    """Where tokens go: beside the first weights that are in memory (offloaded ones are on no device)."""
+    return next((weights.device for weights in model.parameters() if not weights.is_meta), torch.device("cpu"))
 
 
 @torch.inference_mode()
@@ -49,8 +53,8 @@ def read_layout(model: nn.Module) -> Layout:
     parameters = inspect.signature(model.forward).parameters
     named = "position_ids" in parameters
     passed = named or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    first.run(model, tokens, modules, **({"position_ids": near} if passed else {}))
-    second.run(model, tokens, modules, first.states, **({"position_ids": far} if passed else {}))
+    first.run(model, tokens, modules, positions=near if passed else None)
+    second.run(model, tokens, modules, replay=first.states, positions=far if passed else None)
     kept = _distinct(first.calls)
     numbers = _layer_numbers(first, kept)
     shares = [_moved_share(first.calls[place], second.calls[place]) for place in kept]
@@ -94,7 +98,7 @@ class _Pass:
         tokens: torch.Tensor,
         modules: Iterable[nn.Module],
         replay: Sequence[torch.Tensor] | None = None,
-        **options: Any,
+        positions: torch.Tensor | None = None,
     ) -> None:
         """Run the tokens; with `replay`, the modules are given those hidden states, in order, in place of their own."""
         source: Iterator[torch.Tensor] | None = None if replay is None else iter(replay)
@@ -118,11 +122,12 @@ class _Pass:
             for module in modules:
                 undo.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
             with tap(model, view):
-                model(input_ids=tokens, use_cache=False, **options)
+                given = {} if positions is None else {"position_ids": positions}
+                model(input_ids=tokens, use_cache=False, **given)
 
 
 def _calling_modules(model: nn.Module, tokens: torch.Tensor) -> list[nn.Module]:
-    """The modules that call attention; refuses a model that needs more than tokens, or has other queries and keys than theirs."""
+    """The modules that call attention; refuses a model that needs more than tokens, or whose q and k are not theirs."""
     found: dict[int, nn.Module] = {}
     shapes: list[tuple[int, int]] = []
 
@@ -139,16 +144,19 @@ def _calling_modules(model: nn.Module, tokens: torch.Tensor) -> list[nn.Module]:
             model(input_ids=tokens, use_cache=False)
     except (TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise RopewalkError(f"model type {_model_type(model)!r} is not supported: it does not run on tokens alone ({reason})") from error
+        raise RopewalkError(
+            f"model type {_model_type(model)!r} is not supported: it does not run on tokens alone ({reason})"
+        ) from error
     if not found:
         raise RopewalkError(
-            f"no attention call of this {_model_type(model)} model goes through transformers' registry: it cannot be tapped"
+            f"no attention call of this {_model_type(model)} model goes through transformers' registry: "
+            "it cannot be tapped"
         )
     for queries, keys in shapes:
         if not queries == keys == tokens.shape[1]:
             raise RopewalkError(
-                f"model type {_model_type(model)!r} is not supported: an attention call has {queries} queries and {keys} keys "
-                f"for {tokens.shape[1]} tokens, so they have no token positions"
+                f"model type {_model_type(model)!r} is not supported: an attention call has {queries} queries and "
+                f"{keys} keys for {tokens.shape[1]} tokens, so they have no token positions"
             )
     return list(found.values())
 
@@ -196,7 +204,7 @@ def _model_type(model: nn.Module) -> str:
 
 def _window(call: Call, layer: int) -> int | None:
     """Length of the sliding or chunked window of a layer, None where it attends to everything before."""
-    config = getattr(call.module, "config", None)
+    config: Any = getattr(call.module, "config", None)
     kinds = getattr(config, "layer_types", None)
     kind = kinds[layer] if kinds and layer < len(kinds) else None
     if kind == "chunked_attention":
@@ -204,6 +212,6 @@ def _window(call: Call, layer: int) -> int | None:
     if kind == "full_attention":
         return None
     window = call.options.get("sliding_window", getattr(call.module, "sliding_window", None))
-    if window is None and kind == "sliding_attention":
+    if window is None and kind is not None and "sliding" in kind:
         window = getattr(config, "sliding_window", None)
     return int(window) if window else None

@@ -38,7 +38,7 @@ def _discordant(heads: pd.DataFrame) -> float:
 
 
 def _where(rope: bool, measure: Measure) -> Measure:
-    return lambda heads: measure(heads[heads["rope"].to_numpy(dtype=object, na_value=None) == rope])
+    return lambda heads: measure(heads[heads["rope"].to_numpy(dtype=float, na_value=np.nan) == rope])
 
 
 def _both(sign: int) -> Measure:

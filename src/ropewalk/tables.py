@@ -68,8 +68,10 @@ def check_qk(table: pd.DataFrame, name: str = "the table") -> pd.DataFrame:
             raise RopewalkError(f"{name} has text in the column {column!r}, which must hold numbers")
     table = table.copy()
     for column in ("phase", "family"):
-        table[column] = table[column].fillna("").astype(str) if column in table else ""
-    table["label"] = table["label"].fillna(table["checkpoint"]) if "label" in table else table["checkpoint"]
+        # An empty column is read as numbers: it becomes text before its gaps are filled.
+        table[column] = table[column].astype(object).fillna("").astype(str) if column in table else ""
+    names = table["checkpoint"].astype(str)
+    table["checkpoint"], table["label"] = names, table["label"].astype(object).fillna(names) if "label" in table else names
     table["step"] = table["step"].astype("Int64") if "step" in table else pd.array([pd.NA] * len(table), dtype="Int64")
     table["rope"] = (
         table["rope"].astype("boolean") if "rope" in table else pd.array([pd.NA] * len(table), dtype="boolean")

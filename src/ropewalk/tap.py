@@ -125,7 +125,7 @@ def _entries(model: nn.Module) -> list[tuple[Any, str]]:
 
 
 def _sources(cls: type) -> list[ModuleType]:
-    """The modelling files in which a class and its ancestors are written; not the base classes that all models share."""
+    """The modelling files in which a class and its ancestors are written; not those of the bases that all share."""
     names = {base.__module__ for base in cls.__mro__}
     own = {name for name in names if ".modeling_" in name and not name.startswith("transformers.modeling_")}
     own |= {name for name in names if name.startswith("transformers_modules")}

@@ -70,4 +70,6 @@ def taxonomy_evolution(table: pd.DataFrame, replicates: pd.DataFrame | None = No
     ax.set_ylabel("share of heads")
     figure.legend(loc="outside lower center", ncols=3)
     axis.along_x(figure, [ax], look.lineup)
+    for rule in ax.lines:
+        rule.set_zorder(3)
     return figure

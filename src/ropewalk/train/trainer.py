@@ -20,6 +20,7 @@ from ropewalk._version import __version__
 from ropewalk.errors import RopewalkError
 from ropewalk.files import atomic_path, write_bytes, write_text
 from ropewalk.train.card import model_card
+from ropewalk.train.preset import study_text
 from ropewalk.train.progress import Log, TrainingProgress
 from ropewalk.train.recipe import Phase, Recipe, load_recipe
 from ropewalk.train.state import Position, check_identity, load_state, save_state
@@ -43,8 +44,8 @@ def train(recipe: Path | None, output: Path, *, device: str = "auto", log: Log =
     """Train the model of a recipe and write it to `output`; an interrupted run goes on where it was.
 
     Writes `checkpoints/<name>/` (bfloat16 weights and config), `tokenizer/`, `heldout.jsonl`, `losses.json`, a model
-    card `README.md` and the licence of the text. On the CPU the same recipe, text, library versions and thread count
-    give the same weights, interrupted or not. Returns `output`.
+    card `README.md`, a study of all this (`study.yaml`) and the licence of the text. On the CPU the same recipe, text,
+    library versions and thread count give the same weights, interrupted or not. Returns `output`.
     """
     settings = load_recipe(recipe)
     output = Path(output)
@@ -90,6 +91,7 @@ def train(recipe: Path | None, output: Path, *, device: str = "auto", log: Log =
         "checkpoints": position.checkpoints,
     }
     write_text(output / "README.md", model_card(record))
+    write_text(output / "study.yaml", study_text(record, "miniature"))
     # Last, because its presence says that everything else is there.
     write_text(record_path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     run.state_path.unlink(missing_ok=True)

@@ -1,0 +1,11 @@
+"""The built-in study: the miniature SmolLM3 that travels with the package, on its held-out files."""
+
+from importlib.resources import files
+from pathlib import Path
+
+from ropewalk.study import Study, load_study
+
+
+def demo_study() -> Study:
+    """The study `miniature`: ten checkpoints through five phases, all heads."""
+    return load_study(Path(str(files("ropewalk") / "data" / "miniature" / "study.yaml")))

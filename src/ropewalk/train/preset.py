@@ -1,0 +1,27 @@
+"""The study over a training run's own checkpoints and held-out text, ready to run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+SHARDS = 16
+"""Groups of held-out documents that standard errors are computed from."""
+
+
+def study_text(record: Mapping[str, Any], name: str) -> str:
+    """YAML of a study over the checkpoints of a record; its folders are relative to the folder of the training run.
+
+    Float32 on the CPU, so that the numbers do not depend on the machine.
+    """
+    study = {
+        "name": name,
+        "defaults": {"tokenizer": "./tokenizer", "dtype": "float32", "device": "cpu"},
+        "checkpoints": [
+            {"repo": f"./checkpoints/{row['name']}", **{key: row[key] for key in ("label", "phase", "step", "context")}}
+            for row in record["checkpoints"]
+        ],
+        "corpus": {"source": "jsonl", "paths": ["heldout.jsonl"], "column": "text"},
+        "capture": {"heads": "all", "shards": SHARDS},
+    }
+    return yaml.safe_dump(study, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
