@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import accelerate
 import pytest
 import torch
 from torch import nn
@@ -41,6 +42,12 @@ def test_a_model_with_soft_caps_and_one_with_sinks_pass() -> None:
 
 def test_half_precision_passes() -> None:
     assert failures(tiny_model("llama").to(torch.bfloat16)) == []
+
+
+def test_weights_that_are_offloaded_pass() -> None:
+    model = accelerate.cpu_offload(tiny_model("llama"), execution_device=torch.device("cpu"))
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert failures(model) == []
 
 
 def test_details_say_what_was_compared() -> None:
