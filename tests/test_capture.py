@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from ropewalk.capture import capture_study, prepare_jobs
 from ropewalk.collector import Settings, collect, kept_positions
 from ropewalk.errors import RopewalkError
 from ropewalk.files import atomic_path
+from ropewalk.layout import Layout
 from ropewalk.measurement import measure
 from ropewalk.moments import merge_all
 from ropewalk.plan import costs, describe
@@ -372,3 +375,27 @@ def test_merged_shards_equal_one_shard(model: Any, tokens: np.ndarray) -> None:
         merged = merge_all([part[key].moments for part in parts])
         np.testing.assert_allclose(merged.sxx, whole[key].moments.sxx, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(merged.sxt, whole[key].moments.sxt, rtol=1e-7, atol=1e-7)
+
+
+def test_another_way_through_the_layers_is_noticed(model: Any, tokens: np.ndarray) -> None:
+    layout = read_layout(model)
+    wrong = Layout.from_dict({**layout.to_dict(), "layers": [{**asdict(x), "head_dim": 8} for x in layout.layers]})
+    with pytest.raises(
+        RopewalkError, match="attention call 0 has 4 query heads, 2 key heads and head_dim 16, not those"
+    ):
+        collect(model, wrong, Settings(wrong.heads(), 4), tokens)
+
+
+def test_pre_rope_is_refused_where_it_cannot_be_had(
+    model: Any, tokens: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the modelling file's rotation to listen to, a layer that rotates has nothing to give."""
+    monkeypatch.setattr("ropewalk.collector.rotary_inputs", lambda _: nullcontext([]))
+    layout = read_layout(model)
+    with pytest.raises(RopewalkError, match="pre_rope is not available for SmolLM3Attention"):
+        collect(model, layout, Settings(layout.heads(), 4, pre_rope=True), tokens)
+    only_nope = Settings(layout.heads(layers=[3]), 4, pre_rope=True)
+    np.testing.assert_array_equal(
+        collect(model, layout, only_nope, tokens)[3, "q"].moments.sxx,
+        collect(model, layout, Settings(layout.heads(layers=[3]), 4), tokens)[3, "q"].moments.sxx,
+    )

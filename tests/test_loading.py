@@ -465,12 +465,17 @@ REST = dict.fromkeys(("model.embed_tokens", "model.layers.0", "model.norm", "mod
 
 
 @pytest.mark.parametrize(
-    "device_map", ["auto", "cpu", {"": "cpu"}, REST | ON_DISK], ids=["auto", "cpu", "all-cpu", "cpu-and-disk"]
+    "device_map",
+    ["auto", "cpu", {"": "cpu"}, REST | ON_DISK, {"": "disk"}],
+    ids=["auto", "cpu", "all-cpu", "cpu-and-disk", "all-disk"],
 )
 def test_a_device_map_changes_no_number(device_map: Any, llama: Path) -> None:
     model = load_model(checkpoint(llama, device_map=device_map))
     away = {".".join(name.split(".")[:3]) for name, parameter in model.named_parameters() if parameter.is_meta}
-    assert away == (set(ON_DISK) if device_map == REST | ON_DISK else set())
+    if device_map == {"": "disk"}:
+        assert all(parameter.is_meta for parameter in model.parameters())
+    else:
+        assert away == (set(ON_DISK) if device_map == REST | ON_DISK else set())
     assert_same(captured(model), captured(load_model(checkpoint(llama))))
 
 

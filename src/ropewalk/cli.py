@@ -1,7 +1,7 @@
 """The command line. Each command imports what it needs when it runs, so that help answers at once."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,20 @@ class Group(click.Group):
     def list_commands(self, _: click.Context) -> list[str]:
         """Names of the commands as they were added."""
         return list(self.commands)
+
+
+def model_argument(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the argument MODEL and the options that say which of its weights."""
+    for option in (
+        click.option(
+            "--random-weights", is_flag=True, help="Build the architecture untrained: no weights are fetched."
+        ),
+        click.option("--gguf-file", help="Name of a GGUF file in the repository or folder."),
+        click.option("--revision", help="Branch, tag or commit on the hub."),
+        click.argument("model"),
+    ):
+        command = option(command)
+    return command
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -161,11 +175,8 @@ def compare(results: Path, published: str) -> None:
 
 
 @cli.command(example="ropewalk inspect HuggingFaceTB/SmolLM3-3B")
-@click.argument("model")
-@click.option("--revision", help="Branch, tag or commit on the hub.")
-@click.option("--gguf-file", help="Name of a GGUF file in the repository or folder.")
-@click.option("--random-weights", is_flag=True, help="Build the architecture untrained: no weights are fetched.")
-def inspect(model: str, revision: str | None, gguf_file: str | None, random_weights: bool) -> None:
+@model_argument
+def inspect(model: str, **choices: Any) -> None:
     """Show the attention layers of a MODEL.
 
     MODEL is a hub name or a folder. Per layer: query and key heads, head_dim, RoPE or NoPE and the rotated share of
@@ -173,7 +184,7 @@ def inspect(model: str, revision: str | None, gguf_file: str | None, random_weig
     """
     from ropewalk.probe import read_layout
 
-    layout = read_layout(_load(model, revision, gguf_file, random_weights))
+    layout = read_layout(_load(model, choices))
     note = ", absolute position embeddings" if layout.absolute_positions else ""
     click.echo(f"{model}: {layout.model_type}, {len(layout.layers)} attention layers of {layout.depth}{note}")
     click.echo("layer  query heads  key heads  head_dim  position  rotated  window")
@@ -187,11 +198,8 @@ def inspect(model: str, revision: str | None, gguf_file: str | None, random_weig
 
 
 @cli.command(example="ropewalk doctor HuggingFaceTB/SmolLM2-135M")
-@click.argument("model")
-@click.option("--revision", help="Branch, tag or commit on the hub.")
-@click.option("--gguf-file", help="Name of a GGUF file in the repository or folder.")
-@click.option("--random-weights", is_flag=True, help="Build the architecture untrained: no weights are fetched.")
-def doctor(model: str, revision: str | None, gguf_file: str | None, random_weights: bool) -> None:
+@model_argument
+def doctor(model: str, **choices: Any) -> None:
     """Prove that the tap sees what a MODEL uses.
 
     MODEL is a hub name or a folder. Attention is recomputed from the captured tensors, captured keys are moved, and
@@ -199,7 +207,7 @@ def doctor(model: str, revision: str | None, gguf_file: str | None, random_weigh
     """
     from ropewalk.doctor import examine
 
-    findings = examine(_load(model, revision, gguf_file, random_weights))
+    findings = examine(_load(model, choices))
     for finding in findings:
         click.echo(f"{'ok  ' if finding.passed else 'FAIL'}  {finding.check}: {finding.detail}")
     if not all(finding.passed for finding in findings):
@@ -275,19 +283,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
 
 
-def _load(model: str, revision: str | None, gguf_file: str | None, random_weights: bool) -> Any:
+def _load(model: str, choices: dict[str, Any]) -> Any:
     from ropewalk.loading import load_model
     from ropewalk.study import parse_study
 
-    data = {
-        "repo": model,
-        "revision": revision,
-        "gguf_file": gguf_file,
-        "random_weights": random_weights,
-        "context": 2,
-        "name": "model",
-    }
-    study = parse_study({"name": "model", "checkpoints": [data]}, name=model)
+    checkpoint = {"repo": model, "name": "model", "context": 2, **choices}
+    study = parse_study({"name": "model", "checkpoints": [checkpoint]}, name=model)
     return load_model(study.checkpoints[0])
 
 

@@ -13,6 +13,7 @@ from ropewalk.accumulator import Accumulator
 from ropewalk.errors import RopewalkError
 from ropewalk.layout import Head, Layout
 from ropewalk.moments import Moments
+from ropewalk.probe import input_device
 from ropewalk.tap import Call, Finished, rotary_inputs, tap
 
 KINDS = ("q", "k")
@@ -98,7 +99,7 @@ def collect(
     of the model nor the vocabulary projection runs. `advance` is told the tokens done after each batch.
     """
     collector = _Collector(layout, settings, tokens.shape[1])
-    device = next(model.parameters()).device
+    device = input_device(model)
     with ExitStack() as stack:
         if settings.pre_rope:
             collector.rotary = stack.enter_context(rotary_inputs(model))
@@ -153,6 +154,7 @@ class _Collector:
         place, self._place = self._place, self._place + 1
         channels = self._channels.get(place)
         if channels is not None:
+            self._check_place(call, place)
             query, key = self._before_rope(call, place) if self.rotary is not None else (call.query, call.key)
             self._take(channels["q"], query, place, "q")
             self._take(channels["k"], key, place, "k")
@@ -160,6 +162,16 @@ class _Collector:
             self.rotary.clear()
         if place == self._last:
             raise Finished
+
+    def _check_place(self, call: Call, place: int) -> None:
+        """A layer is known by its place among the calls; one that looks otherwise than it was seen to is not it."""
+        layer = self._layers[place]
+        seen = (call.query.shape[1], call.key.shape[1], call.query.shape[3])
+        if seen != (layer.query_heads, layer.key_heads, layer.head_dim):
+            raise RopewalkError(
+                f"attention call {place} has {seen[0]} query heads, {seen[1]} key heads and head_dim {seen[2]}, not "
+                f"those of layer {layer.layer}: the model takes another way through its layers than on a short input"
+            )
 
     def _take(self, channel: _Channel, vectors: torch.Tensor, place: int, kind: str) -> None:
         settings = self._settings
@@ -176,15 +188,17 @@ class _Collector:
 
     def _before_rope(self, call: Call, place: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Queries and keys as they went into the rotation; a layer that does not rotate gives them as they are."""
-        if not self.rotary:
-            if self._layers[place].rope:
-                raise RopewalkError(
-                    f"pre_rope is not available for {type(call.module).__name__}: it rotates in a way of its "
-                    "own; capture after RoPE instead"
-                )
+        if not self.rotary and not self._layers[place].rope:
             return call.query, call.key
-        query, key = self.rotary[-1]
-        return _unrotated(query, call.query), _unrotated(key, call.key)
+        before_q, before_k = self.rotary[-1] if self.rotary else (None, None)
+        query = None if before_q is None else _unrotated(before_q, call.query)
+        key = None if before_k is None else _unrotated(before_k, call.key)
+        if query is None or key is None:
+            raise RopewalkError(
+                f"pre_rope is not available for {type(call.module).__name__}: it rotates in a way of its own; "
+                "capture after RoPE instead"
+            )
+        return query, key
 
     def result(self) -> ShardResult:
         results: ShardResult = {}
@@ -203,8 +217,10 @@ class _Collector:
         return results
 
 
-def _unrotated(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """`before` in the shape of `after`: heads first, and with the dimensions that do not rotate."""
+def _unrotated(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor | None:
+    """`before` in the shape of `after`: heads first, with the dimensions that do not rotate; None if it cannot be."""
     if before.shape[1] != after.shape[1]:
         before = before.transpose(1, 2)
+    if before.shape[:3] != after.shape[:3]:
+        return None
     return before if before.shape[3] == after.shape[3] else torch.cat([before, after[..., before.shape[3] :]], dim=3)

@@ -271,10 +271,7 @@ def _grouped(names: Iterable[str]) -> tuple[Group, ...]:
 
 def view(table: pd.DataFrame, replicates: pd.DataFrame | None = None) -> View:
     """Check a qk table and cut its PC0 rows up by checkpoint."""
-    # A table read with plain pandas has numbers for names that look like numbers, and for names that are all empty.
-    names = [name for name in ("checkpoint", "label", "phase", "family") if name in table]
-    heads = pc0(check_qk(table.astype(dict.fromkeys(names, object))))
-    heads[["checkpoint", "label"]] = heads[["checkpoint", "label"]].astype(str)
+    heads = pc0(check_qk(table))
     order = lineup(heads)
     parts = dict(tuple(heads.groupby("checkpoint", sort=False)))
     samples = replicated(heads, replicates)

@@ -70,8 +70,8 @@ def check_qk(table: pd.DataFrame, name: str = "the table") -> pd.DataFrame:
     for column in ("phase", "family"):
         # An empty column is read as numbers: it becomes text before its gaps are filled.
         table[column] = table[column].astype(object).fillna("").astype(str) if column in table else ""
-    names = table["checkpoint"].astype(str)
-    table["checkpoint"], table["label"] = names, table["label"].astype(object).fillna(names) if "label" in table else names
+    table["checkpoint"] = names = table["checkpoint"].astype(str)
+    table["label"] = table["label"].astype(object).fillna(names).astype(str) if "label" in table else names
     table["step"] = table["step"].astype("Int64") if "step" in table else pd.array([pd.NA] * len(table), dtype="Int64")
     table["rope"] = (
         table["rope"].astype("boolean") if "rope" in table else pd.array([pd.NA] * len(table), dtype="boolean")
