@@ -6,12 +6,17 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from hub_stand_in import HubStandIn
 
 torch.set_num_threads(1)
 transformers.logging.set_verbosity_error()
@@ -113,3 +118,16 @@ def study_data(model_folder: Path, tokenizer_folder: Path, texts_folder: Path, t
         "corpus": {"source": "files", "paths": [str(texts_folder / "*.txt")]},
         "capture": {"shards": 4, "batch_tokens": 130},
     }
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., HubStandIn]]:
+    """Serve repositories on loopback as the hub that the client talks to."""
+    with ExitStack() as stack:
+
+        def start(repos: dict[str, dict[str, dict[str, bytes]]], **options: Any) -> HubStandIn:
+            hub = stack.enter_context(HubStandIn(repos, **options))
+            hub.connect(monkeypatch, tmp_path / "cache")
+            return hub
+
+        yield start

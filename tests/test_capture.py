@@ -399,3 +399,10 @@ def test_pre_rope_is_refused_where_it_cannot_be_had(
         collect(model, layout, only_nope, tokens)[3, "q"].moments.sxx,
         collect(model, layout, Settings(layout.heads(layers=[3]), 4), tokens)[3, "q"].moments.sxx,
     )
+
+
+def test_a_tokenizer_of_another_model_is_refused(study_data: dict[str, Any], tmp_path: Path) -> None:
+    tiny_smollm3(vocab_size=100).save_pretrained(tmp_path / "small")
+    study_data["defaults"] = {**study_data["defaults"], "repo": str(tmp_path / "small")}  # type: ignore[dict-item]
+    with pytest.raises(RopewalkError, match=r"gives token \d+ and the model knows 100: they do not belong together"):
+        prepare_jobs(parse_study(study_data))

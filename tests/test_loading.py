@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,22 +86,6 @@ def changed(tmp_path: Path) -> Callable[[Path, Edit], Path]:
         return folder
 
     return change
-
-
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., HubStandIn]]:
-    hubs: list[HubStandIn] = []
-
-    def start(repos: dict[str, dict[str, dict[str, bytes]]], **options: Any) -> HubStandIn:
-        hub = HubStandIn(repos, **options)
-        hub.__enter__()
-        hubs.append(hub)
-        hub.connect(monkeypatch, tmp_path / "cache")
-        return hub
-
-    yield start
-    for hub in hubs:
-        hub.__exit__()
 
 
 def checkpoint(repo: Path | str, **options: Any) -> Checkpoint:

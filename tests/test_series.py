@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,23 +67,6 @@ def sharded(*weights: str, lost: tuple[str, ...] = (), kind: str = "safetensors"
 
 
 Serve = Callable[..., HubStandIn]
-
-
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Serve]:
-    """Serve repos on loopback as the client's default hub."""
-    hubs: list[HubStandIn] = []
-
-    def start(repos: dict[str, dict[str, dict[str, bytes]]], **options: Any) -> HubStandIn:
-        hub = HubStandIn(repos, **options)
-        hub.__enter__()
-        hubs.append(hub)
-        hub.connect(monkeypatch, tmp_path / "cache")
-        return hub
-
-    yield start
-    for hub in hubs:
-        hub.__exit__()
 
 
 def scanned(repo: str) -> series.Series:
@@ -280,7 +263,12 @@ def test_an_api_of_ones_own_is_used(serve: Serve, monkeypatch: pytest.MonkeyPatc
 def test_the_endpoint_of_the_environment_is_honoured(serve: Serve, tmp_path: Path) -> None:
     hub = serve({"org/pythia": {"step1": {}, "main": {}}})
     code = "from ropewalk import series; print(series.describe(series.list_series('org/pythia')))"
-    environment = os.environ | {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path), "NO_PROXY": "127.0.0.1"}
+    environment = os.environ | {
+        "HF_ENDPOINT": hub.endpoint,
+        "HF_HOME": str(tmp_path),
+        "HF_HUB_OFFLINE": "0",
+        "NO_PROXY": "127.0.0.1",
+    }
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert run.stdout.startswith("org/pythia: 1 checkpoint; 1 other branch skipped (main)\n")
     assert [request.path for request in hub.log] == ["/api/models/org/pythia/refs"]

@@ -3,7 +3,7 @@
 import json
 import re
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -68,22 +68,6 @@ def dataset(tmp_path: Path) -> Path:
         for head in range(KEYS):
             write(folder, layer, head, "k", head_rows(layer, head, "k"))
     return folder
-
-
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., HubStandIn]]:
-    hubs: list[HubStandIn] = []
-
-    def start(repos: dict[str, dict[str, dict[str, bytes]]], **options: Any) -> HubStandIn:
-        hub = HubStandIn(repos, **options)
-        hub.__enter__()
-        hubs.append(hub)
-        hub.connect(monkeypatch, tmp_path / "cache")
-        return hub
-
-    yield start
-    for hub in hubs:
-        hub.__exit__()
 
 
 def study(source: Path | str, results: Path, capture: dict[str, Any] | None = None, **options: Any) -> Study:

@@ -142,8 +142,7 @@ def _layer(source: LayerInput, components: int) -> tuple[pd.DataFrame, pd.DataFr
     layer, heads = source.layer, source.heads
     q, k = source.moments("q"), source.moments("k")
     q_rows = np.array([q[0][0].index(head.head) for head in heads])
-    # Keys stored per query head stand under the query head's number.
-    k_rows = np.array([k[0][0].index(head.k_head if head.k_head in k[0][0] else head.head) for head in heads])
+    k_rows = np.array([k[0][0].index(head.k_head) for head in heads])
     queries, keys = [part[q_rows] for _, part in q], [part[k_rows] for _, part in k]
     whole, left_out = leave_one_out(queries, keys, components)
     return _rows(layer, heads, whole, left_out, queries, keys), _replicates(heads, left_out)

@@ -102,6 +102,7 @@ def prepare_jobs(study: Study) -> list[Job]:
         if key not in documents:
             documents[key] = prepare(study.corpus, load_tokenizer(checkpoint), lengths[key], study.folder / "tokens")
             say(f"corpus: {documents[key].describe()}")
+        _check_vocabulary(checkpoint, config, documents[key])
         jobs.append(_job(study, checkpoint, config, documents[key]))
     return jobs
 
@@ -118,15 +119,20 @@ def capture_study(study: Study, *, only: Sequence[str] = (), shards: Sequence[in
             )
     jobs = prepare_jobs(study)
     write_record(study, jobs)
-    wanted = [job for job in jobs if not only or job.checkpoint.name in only or job.checkpoint.label in only]
+
+    def is_wanted(checkpoint: Checkpoint) -> bool:
+        return not only or checkpoint.name in only or checkpoint.label in only
+
+    # Datasets first: reading them is quick, and a mistake in one shows before a model runs for hours.
+    for checkpoint in study.checkpoints:
+        if checkpoint.source is not None and is_wanted(checkpoint):
+            vectors.capture_source(checkpoint, study.capture, capture_folder(study.folder, checkpoint))
+    wanted = [job for job in jobs if is_wanted(job.checkpoint)]
     for number, job in enumerate(wanted, 1):
         for shard in shards or ():
             if not 0 <= shard < len(job.shards):
                 raise RopewalkError(f"there is no shard {shard}: the study has shards 0 to {len(job.shards) - 1}")
         run_job(job, study.capture, f"{job.checkpoint.label} ({number}/{len(wanted)})", shards)
-    for checkpoint in study.checkpoints:
-        if checkpoint.source is not None and (not only or checkpoint.name in only or checkpoint.label in only):
-            vectors.capture_source(checkpoint, study.capture, capture_folder(study.folder, checkpoint))
 
 
 def run_job(job: Job, capture: Capture, label: str, shards: Sequence[int] | None = None) -> None:
@@ -135,7 +141,7 @@ def run_job(job: Job, capture: Capture, label: str, shards: Sequence[int] | None
     if not missing:
         say(f"{label}: {len(job.shards)} shards were there already")
     else:
-        model = load_model(job.checkpoint)
+        model = load_model(job.checkpoint, job.config)
         layout = read_layout(model)
         heads = layout.choose(capture)
         write_manifest(job.folder, _manifest(job, layout, heads))
@@ -209,6 +215,15 @@ def _compute(
             )
             write_shard(shard_path(job.folder, number), shard_arrays(result), job.identity(number))
     say(f"{label}: {len(missing)} shards of {len(heads)} heads done")
+
+
+def _check_vocabulary(checkpoint: Checkpoint, config: Any, documents: Documents) -> None:
+    size = getattr(config.get_text_config(decoder=True), "vocab_size", None)
+    if size is not None and documents.largest >= size:
+        raise RopewalkError(
+            f"the tokenizer of {checkpoint.label!r} gives token {documents.largest} and the model knows {size}: "
+            "they do not belong together; name the model's own as `tokenizer`"
+        )
 
 
 def _job(study: Study, checkpoint: Checkpoint, config: Any, documents: Documents) -> Job:

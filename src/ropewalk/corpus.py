@@ -21,18 +21,22 @@ from ropewalk.study import Corpus
 CHARACTERS_PER_TOKEN = 12
 """More than any tokenizer averages: so much text is tried first, and the whole only if it was not enough."""
 
+FORMAT = 1
+"""Number of the layout of token files and their records."""
+
 Tokens = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class Documents:
-    """Token documents [documents, length] on disk, with what became of the others."""
+    """Token documents [documents, length] on disk, their largest token id, and what became of the others."""
 
     path: str
     documents: int
     length: int
     left_out: int
     empty: int
+    largest: int
     fingerprint: str
 
     def tokens(self) -> Tokens:
@@ -109,7 +113,7 @@ def prepare(corpus: Corpus, tokenizer: Any, length: int, folder: Path) -> Docume
         documents = Documents(**known, path=str(record.with_suffix(".bin")))
         if Path(documents.path).is_file() and Path(documents.path).stat().st_size == documents.documents * length * 4:
             return documents
-    count = left_out = empty = 0
+    count = left_out = empty = largest = 0
     digest = hashlib.sha256()
     with atomic_path(record.with_suffix(".bin")) as temporary:
         with temporary.open("wb") as file:
@@ -118,6 +122,7 @@ def prepare(corpus: Corpus, tokenizer: Any, length: int, folder: Path) -> Docume
                     left_out += 1
                     empty += len(tokens) == 0
                     continue
+                largest = max(largest, int(tokens[:length].max()))
                 data = tokens[:length].tobytes()
                 digest.update(data)
                 file.write(data)
@@ -131,7 +136,7 @@ def prepare(corpus: Corpus, tokenizer: Any, length: int, folder: Path) -> Docume
                 f"({left_out} are shorter): "
                 "lower `documents` or `context`, add texts, or set `short_documents: join`"
             )
-    documents = Documents(str(record.with_suffix(".bin")), count, length, left_out, empty, digest.hexdigest())
+    documents = Documents(str(record.with_suffix(".bin")), count, length, left_out, empty, largest, digest.hexdigest())
     facts = {name: value for name, value in asdict(documents).items() if name != "path"}
     write_text(record, json.dumps(facts, indent=1))
     return documents
@@ -177,7 +182,7 @@ def _key(corpus: Corpus, tokenizer: Any, length: int) -> str:
         if corpus.source == "dataset"
         else [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in find_files(corpus)]
     )
-    parts = (corpus.model_dump_json(), length, files, hashlib.sha256(vocabulary.encode()).hexdigest())
+    parts = (FORMAT, corpus.model_dump_json(), length, files, hashlib.sha256(vocabulary.encode()).hexdigest())
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 

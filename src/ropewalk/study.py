@@ -26,12 +26,12 @@ class Checkpoint(Part):
         None, description="Hub repository (`owner/name`) or folder, absolute or relative to the study file."
     )
     source: str | None = Field(
-        None, description="Folder of captured vectors `l{LL}h{HH}{q|k}/data.parquet`, in place of a model."
+        None, description="Folder or hub dataset of vectors `l{LL}h{HH}{q|k}/data.parquet`, in place of a model."
     )
     key_heads: int | None = Field(
         None, gt=0, description="With `source`: key heads per layer, when the folder does not tell."
     )
-    revision: str | None = Field(None, description="Branch, tag or commit on the hub.")
+    revision: str | None = Field(None, description="Branch, tag or commit on the hub, of `repo` or `source`.")
     gguf_file: str | None = Field(
         None, description="Name of a GGUF file in the repository or folder, to load in place of safetensors."
     )

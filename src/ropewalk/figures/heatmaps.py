@@ -22,6 +22,8 @@ def _heatmap(
 ) -> Figure:
     look = view(table, replicates)
     means = np.stack([track.values for track in depth_tracks(look, column)], axis=1)
+    # A cell that reads 0.00 is not shown as below 0.
+    means = np.where(np.round(means, 2) == 0, np.abs(means), means)
     count = len(look.lineup)
     figure = page(WIDTH, min(max(0.27 * count, 0.5), 7.2) + 1.25)
     ax = figure.subplots()
@@ -60,8 +62,7 @@ def _heatmap(
             ax.text(
                 bin_ + 0.5,
                 row + 0.5,
-                # Adding zero turns a rounded -0.00 into 0.00.
-                f"{round(value, 2) + 0.0:.2f}".replace("-", "−"),
+                f"{value:.2f}".replace("-", "−"),
                 ha="center",
                 va="center",
                 fontsize=size,
