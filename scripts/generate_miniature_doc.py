@@ -196,10 +196,12 @@ def document(results: Path) -> str:
     change = look.track("mean_r_k_nope").change(STAGE3, LAST)
     end = look.track("mean_r_k_nope").at(LAST)
     answer = {
-        "same": "They do: their mean r_k falls with the extensions beyond its error",
-        "**different**": "They do not: their mean r_k rises with the extensions",
-        "too small to tell": "It cannot be told: their mean r_k does not change beyond its error",
+        "same": "Their mean r_k falls with the extensions",
+        "**different**": "No: their mean r_k rises with the extensions",
+        "too small to tell": "Not in the miniature: their mean r_k does not change beyond its error",
     }[verdict(-1.0, change)]
+    side = {"same": "below 0", "**different**": "above 0", "too small to tell": "not beyond its error from 0"}
+    sizes = [value(look.track(f"mean_abs_r_k_{kind}").at(LAST), CORRELATION) for kind in ("nope", "rope")]
     pictures = "\n\n".join(f"![{text}](images/miniature_{name}.png)" for name, text in IMAGES.items())
     table = "\n".join(finding_row(look, finding) for finding in findings())
     return f"""# The miniature study
@@ -225,7 +227,9 @@ published: they follow from the published depth cells and the share of NoPE head
 
 ## Do NoPE heads turn discordant when the context is extended?
 
-{answer} ({CORRELATION.number(change.value)}{CORRELATION.error(change.se)}, to {value(end, CORRELATION)}).
+{answer} ({CORRELATION.number(change.value)}{CORRELATION.error(change.se)}). It ends at
+{value(end, CORRELATION)}, {side[verdict(-1.0, end)]}. On PC0 their keys carry little position at all: the mean of
+abs r_k is {sizes[0]} in NoPE layers and {sizes[1]} in RoPE layers at the last checkpoint.
 
 {nope_section(look)}
 

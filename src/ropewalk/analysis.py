@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import yaml
+from threadpoolctl import threadpool_limits
 
 from ropewalk.errors import RopewalkError
 from ropewalk.files import atomic_path
@@ -81,7 +82,8 @@ def tabulate(
     are independent and are worked on by as many threads as there are cores (NumPy's decompositions release the
     interpreter), so that no more than so many layers are in memory.
     """
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    # One thread per layer and none inside: the matrices are small, and BLAS threads would stand in each other's way.
+    with ThreadPoolExecutor(os.cpu_count()) as pool, threadpool_limits(1):
         parts = list(pool.map(lambda layer: _layer(layer, components), layers))
     table = pd.concat([part for part, _ in parts], ignore_index=True).assign(**facts)
     replicates = pd.concat([part for _, part in parts], ignore_index=True).assign(checkpoint=facts["checkpoint"])
@@ -141,11 +143,15 @@ def layer_inputs(
 def _layer(source: LayerInput, components: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     layer, heads = source.layer, source.heads
     q, k = source.moments("q"), source.moments("k")
-    q_rows = np.array([q[0][0].index(head.head) for head in heads])
-    k_rows = np.array([k[0][0].index(head.k_head) for head in heads])
-    queries, keys = [part[q_rows] for _, part in q], [part[k_rows] for _, part in k]
-    whole, left_out = leave_one_out(queries, keys, components)
-    return _rows(layer, heads, whole, left_out, queries, keys), _replicates(heads, left_out)
+    key_of = np.array([k[0][0].index(head.k_head) for head in heads])
+    queries, keys = [part for _, part in q], [part for _, part in k]
+    whole, left_out = leave_one_out(queries, keys, key_of, components)
+    counts = {
+        "n_q": np.sum([part.n for part in queries], axis=0).astype(np.int64),
+        "n_k": np.sum([part.n[key_of] for part in keys], axis=0).astype(np.int64),
+        "shards": np.full(len(heads), len(queries)),
+    }
+    return _rows(layer, heads, whole, left_out, counts), _replicates(heads, left_out)
 
 
 def _rows(
@@ -153,8 +159,7 @@ def _rows(
     heads: Sequence[Head],
     whole: PCA,
     left_out: Sequence[PCA],
-    q: Sequence[Moments],
-    k: Sequence[Moments],
+    counts: dict[str, Any],
 ) -> pd.DataFrame:
     count, components = whole.r_q.shape
     first = np.tile(np.arange(components) == 0, count)
@@ -182,9 +187,7 @@ def _rows(
             "se_explained_variance": error("explained_variance"),
             "se_r_q": error("r_q"),
             "se_r_k": error("r_k"),
-            "n_q": spread(sum(part.n for part in q).astype(np.int64)),  # type: ignore[union-attr]
-            "n_k": spread(sum(part.n for part in k).astype(np.int64)),  # type: ignore[union-attr]
-            "shards": len(q),
+            **{name: spread(count) for name, count in counts.items()},
         }
     )
 

@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from ropewalk.geometry.pca import COMPONENTS, PCA, combined_pca, describe, eigenbasis, pooled_scatter
 from ropewalk.moments import Floats, Moments, merge_all
 
-GUARD = 6
-"""Directions carried beyond the wanted components when they are followed to a near scatter."""
-TOLERANCE = 1e-2
-"""Residual, as a share of the eigenvalue, up to which a followed component counts as found."""
+SPAN = 24
+"""Leading directions of the whole in which replicates are computed."""
 
 
 def jackknife_error(replicates: ArrayLike) -> Floats:
@@ -24,51 +22,46 @@ def jackknife_error(replicates: ArrayLike) -> Floats:
     return np.asarray(np.sqrt((groups - 1) / groups * (deviations**2).sum(axis=0)))
 
 
-def leave_one_out(q: Sequence[Moments], k: Sequence[Moments], components: int = COMPONENTS) -> tuple[PCA, list[PCA]]:
+def leave_one_out(
+    q: Sequence[Moments], k: Sequence[Moments], key_of: NDArray[np.intp], components: int = COMPONENTS
+) -> tuple[PCA, list[PCA]]:
     """The PCA of all groups together, and the PCA with each group left out (none of these for a single group).
 
-    q and k hold one stack of heads per group, heads in the same order. Each replicate is followed from the whole.
+    q holds one stack of heads per group, k one stack of key heads, and key_of [heads] says which of them a head reads.
+    Replicates are exact within the span of the whole's `SPAN` leading eigenvectors (and altogether exact where head_dim
+    is no larger). Leaving a group out turns the leading components towards directions outside it only to second order,
+    and it is three times cheaper at head_dim 128 than decomposing every replicate in full.
     """
-    whole_q, whole_k = merge_all(q), merge_all(k)
+    whole_q, whole_k = merge_all(q), merge_all(k)[key_of]
     scatter = pooled_scatter(whole_q, whole_k)
     spectrum, basis = eigenbasis(scatter)
     whole = describe(whole_q, whole_k, scatter, spectrum[:, :components], basis[:, :, :components])
     if len(q) < 2:
         return whole, []
-    rest = ((whole_q.without(a), whole_k.without(b)) for a, b in zip(q, k, strict=True))
-    return whole, [follow_pca(basis, spectrum, *moments, components) for moments in rest]
+    span = np.ascontiguousarray(basis[:, :, : max(SPAN, components)])
+    projected_q = [part.project(span) for part in q]
+    projected_k = [part.project(span, key_of) for part in k]
+    total_q, total_k = whole_q.project(span), whole_k.project(span)
+    replicates = []
+    for part_q, part_k, own_q, own_k in zip(q, k, projected_q, projected_k, strict=True):
+        total = _variance(_rest(whole_q, part_q), _rest(whole_k, part_k, key_of))
+        replicates.append(combined_pca(total_q.without(own_q), total_k.without(own_k), components, total))
+    return whole, replicates
 
 
-def follow_pca(basis: Floats, spectrum: Floats, q: Moments, k: Moments, components: int = COMPONENTS) -> PCA:
-    """`combined_pca(q, k)`, found from the eigenvectors of a scatter that is close to theirs.
+def _rest(
+    whole: Moments, part: Moments, rows: NDArray[np.intp] | slice = slice(None)
+) -> tuple[Floats, Floats, Floats]:
+    """Tokens [heads], mean [heads, d] and tr Sxx [heads] of what is left of the whole without rows of a part."""
+    part_n = part.n[rows]
+    n = whole.n - part_n
+    delta = whole.mean - part.mean[rows]
+    trace = np.trace(whole.sxx, axis1=1, axis2=2) - np.trace(part.sxx, axis1=1, axis2=2)[rows]
+    trace -= part_n * whole.n / n * (delta**2).sum(axis=1)
+    return n, whole.mean + (part_n / n)[:, None] * delta, trace
 
-    basis [heads, d, d] and spectrum [heads, d] are `eigenbasis` of the near scatter. A Rayleigh-Ritz step in its
-    leading directions, a first-order correction by the directions left out (their own block taken as diagonal), and a
-    second Rayleigh-Ritz step: four times cheaper than an eigendecomposition at d = 128. A head whose components leave a
-    residual |S v - λ v| above `TOLERANCE` · λ was not close enough and is decomposed in full; so are all heads where
-    the leading directions are a large part of the whole and nothing is to be gained.
-    """
-    d = basis.shape[1]
-    lead = components + GUARD
-    if lead * 3 > d:
-        return combined_pca(q, k, components)
-    scatter = pooled_scatter(q, k)
-    image = np.matmul(basis.transpose(0, 2, 1), np.matmul(scatter, basis[:, :, :lead]))
-    values, rotation = np.linalg.eigh(image[:, :lead])
-    coupling = np.matmul(image[:, lead:], rotation)
-    shrink = np.trace(scatter, axis1=1, axis2=2) / np.maximum(spectrum.sum(axis=1), np.finfo(float).tiny)
-    gap = values[:, None, :] - (shrink[:, None] * spectrum[:, lead:])[:, :, None]
-    # A guard may sit among the directions left out; being only a guard, it can do without its correction.
-    correction = np.divide(coupling, gap, out=np.zeros_like(coupling), where=gap > 1e-6 * values[:, None, -1:])
-    trial, _ = np.linalg.qr(np.matmul(basis, np.concatenate([rotation, correction], axis=1)))
-    image = np.matmul(scatter, trial)
-    values, rotation = np.linalg.eigh(np.matmul(trial.transpose(0, 2, 1), image))
-    keep = slice(None, -components - 1, -1)
-    values, rotation = np.maximum(values[:, keep], 0), rotation[:, :, keep]
-    vectors = np.matmul(trial, rotation)
-    residual = np.linalg.norm(np.matmul(image, rotation) - vectors * values[:, None, :], axis=1)
-    far = (residual > TOLERANCE * values).any(axis=1)
-    if far.any():
-        full_values, full_vectors = eigenbasis(scatter[far])
-        values[far], vectors[far] = full_values[:, :components], full_vectors[:, :, :components]
-    return describe(q, k, scatter, values, vectors)
+
+def _variance(q: tuple[Floats, Floats, Floats], k: tuple[Floats, Floats, Floats]) -> Floats:
+    """Trace [heads] of the pooled scatter."""
+    (n_q, mean_q, trace_q), (n_k, mean_k, trace_k) = q, k
+    return np.asarray(trace_q + trace_k + n_q * n_k / (n_q + n_k) * ((mean_q - mean_k) ** 2).sum(axis=1))

@@ -42,16 +42,17 @@ def pooled_scatter(q: Moments, k: Moments) -> Floats:
     return np.asarray(q.sxx + k.sxx + weight[:, None, None] * delta[:, :, None] * delta[:, None, :])
 
 
-def combined_pca(q: Moments, k: Moments, components: int = COMPONENTS) -> PCA:
+def combined_pca(q: Moments, k: Moments, components: int = COMPONENTS, total: Floats | None = None) -> PCA:
     """PCA of queries and keys pooled, for heads whose queries are q and whose keys are k (both [heads, ...]).
 
     S v_j = λ_j v_j with S the pooled scatter; explained_variance_j = λ_j / tr S;
     r_q(j) = v_jᵀ Sxt_q / sqrt(v_jᵀ Sxx_q v_j · Stt_q), r_k likewise. Each v_j is oriented so that r_q ≥ 0, or r_k ≥ 0
-    where |r_q| < 0.05. A constant projection or position has no correlation: NaN.
+    where |r_q| < 0.05. A constant projection or position has no correlation: NaN. `total` [heads] is tr S where it is more
+    than the trace of these moments, because they are a projection.
     """
     scatter = pooled_scatter(q, k)
     spectrum, basis = eigenbasis(scatter)
-    return describe(q, k, scatter, spectrum[:, :components], basis[:, :, :components])
+    return describe(q, k, scatter, spectrum[:, :components], basis[:, :, :components], total)
 
 
 def eigenbasis(scatter: Floats) -> tuple[Floats, Floats]:
@@ -61,9 +62,11 @@ def eigenbasis(scatter: Floats) -> tuple[Floats, Floats]:
     return np.maximum(values[:, ::-1], 0), np.ascontiguousarray(vectors[:, :, ::-1])
 
 
-def describe(q: Moments, k: Moments, scatter: Floats, values: Floats, vectors: Floats) -> PCA:
+def describe(
+    q: Moments, k: Moments, scatter: Floats, values: Floats, vectors: Floats, total: Floats | None = None
+) -> PCA:
     """Components with eigenvalues [heads, m] and vectors [heads, d, m] of a pooled scatter, oriented by the rule."""
-    total = np.trace(scatter, axis1=1, axis2=2)
+    total = np.trace(scatter, axis1=1, axis2=2) if total is None else total
     r_q = correlation(q, vectors, total)
     r_k = correlation(k, vectors, total)
     sign = _orientation(r_q, r_k)
