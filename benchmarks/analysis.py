@@ -2,7 +2,7 @@
 
 The plain eigendecomposition of one scatter a head is measured beside it, in the same run.
 
-    python benchmarks/analysis.py [--heads 300] [--shards 10]
+    python benchmarks/analysis.py [--heads 300] [--shards 8]
 """
 
 import argparse
@@ -61,7 +61,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--heads", type=int, default=300)
-    parser.add_argument("--shards", type=int, default=10)
+    parser.add_argument("--shards", type=int, default=Capture().shards)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder)

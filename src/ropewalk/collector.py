@@ -136,7 +136,7 @@ class _Collector:
                     "k": _Channel(keys, layer.key_heads),
                 }
         self._last = max(self._channels)
-        self._positions: torch.Tensor | None = None
+        self._positions = torch.arange(settings.skip_first, context)
         self._documents: Iterable[int] = ()
         self._place = 0
 
@@ -176,8 +176,6 @@ class _Collector:
     def _take(self, channel: _Channel, vectors: torch.Tensor, place: int, kind: str) -> None:
         settings = self._settings
         vectors = channel.choose(vectors)
-        if self._positions is None or self._positions.device != vectors.device:
-            self._positions = torch.arange(settings.skip_first, self._context, device=vectors.device)
         channel.accumulator.update(vectors[:, :, settings.skip_first :], self._positions)
         rate = settings.keep / settings.bucket_size
         for document, own in zip(self._documents, vectors, strict=True) if rate else ():

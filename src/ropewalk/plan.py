@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ropewalk.capture import Job
+from ropewalk.moments import packed_size
 from ropewalk.shards import shard_path
 from ropewalk.study import Study
 
@@ -73,7 +74,7 @@ def _cost(study: Study, job: Job) -> Cost:
         else min(capture.heads, available)
     )
     stored = heads + min(heads, layers * keys)
-    moments = stored * (d * (d + 1) // 2 + 2 * d + 3) * FLOAT64 * len(job.shards)
+    moments = stored * (packed_size(d) + 2 * d + 3) * FLOAT64 * len(job.shards)
     kept = stored * d * 4 * job.keep * job.tokens / job.checkpoint.bucket
     return Cost(
         label=job.checkpoint.label,

@@ -155,7 +155,7 @@ class Capture(Part):
         2048, gt=0, description="Kept vectors of one head to expect at most; the rate is lowered to meet it."
     )
     shards: int = Field(
-        10, gt=0, description="Groups of documents: what a killed run repeats, and what errors are computed from."
+        8, gt=0, description="Groups of documents: what a killed run repeats, and what errors are computed from."
     )
     batch_tokens: int = Field(4096, gt=0, description="Tokens of one forward pass; at least one document.")
     components: int = Field(10, gt=0, description="Principal components in the table.")

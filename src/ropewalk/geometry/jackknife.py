@@ -49,9 +49,7 @@ def leave_one_out(
     return whole, replicates
 
 
-def _rest(
-    whole: Moments, part: Moments, rows: NDArray[np.intp] | slice = slice(None)
-) -> tuple[Floats, Floats, Floats]:
+def _rest(whole: Moments, part: Moments, rows: NDArray[np.intp] | slice = slice(None)) -> tuple[Floats, Floats, Floats]:
     """Tokens [heads], mean [heads, d] and tr Sxx [heads] of what is left of the whole without rows of a part."""
     part_n = part.n[rows]
     n = whole.n - part_n

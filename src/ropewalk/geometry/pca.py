@@ -47,8 +47,8 @@ def combined_pca(q: Moments, k: Moments, components: int = COMPONENTS, total: Fl
 
     S v_j = λ_j v_j with S the pooled scatter; explained_variance_j = λ_j / tr S;
     r_q(j) = v_jᵀ Sxt_q / sqrt(v_jᵀ Sxx_q v_j · Stt_q), r_k likewise. Each v_j is oriented so that r_q ≥ 0, or r_k ≥ 0
-    where |r_q| < 0.05. A constant projection or position has no correlation: NaN. `total` [heads] is tr S where it is more
-    than the trace of these moments, because they are a projection.
+    where |r_q| < 0.05. A constant projection or position has no correlation: NaN. `total` [heads] is tr S where it is
+    more than the trace of these moments because they are a projection.
     """
     scatter = pooled_scatter(q, k)
     spectrum, basis = eigenbasis(scatter)
