@@ -138,7 +138,7 @@ def _frame(figure: Figure, ax: Any, look: View, chosen: list[int], present: list
     ax.spines[:].set_visible(False)
     ax.set_yticks([])
     ax.tick_params(length=0)
-    limit = 12 if len(chosen) <= 8 else 6
+    limit = 14 if len(chosen) <= 6 else 12 if len(chosen) <= 8 else 6
     labels = [plain(shortened(look.lineup.labels[index], limit)) for index in chosen]
     ax.set_xticks(np.arange(len(chosen)), labels)
     for column, index in enumerate(chosen):
