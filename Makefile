@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-smollm2 test lint format bench docs browser clean
 
@@ -39,7 +41,7 @@ docs: $(VENV)/.dev ## docs/models.md, from checking every model type
 	$(BIN)/python scripts/generate_models_doc.py
 
 browser: ## the headless browser that the report's test opens (Debian)
-	command -v chromium || (apt-get update -qq && apt-get install -y -qq chromium)
+	command -v chromium || ($(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq chromium)
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist results src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -406,3 +406,77 @@ def test_a_tokenizer_of_another_model_is_refused(study_data: dict[str, Any], tmp
     study_data["defaults"] = {**study_data["defaults"], "repo": str(tmp_path / "small")}  # type: ignore[dict-item]
     with pytest.raises(RopewalkError, match=r"gives token \d+ and the model knows 100: they do not belong together"):
         prepare_jobs(parse_study(study_data))
+
+
+def test_a_refused_study_leaves_the_record_as_it_was(study_data: dict[str, Any]) -> None:
+    study = parse_study(study_data)
+    capture_study(study)
+    before = (study.folder / "study.yaml").read_bytes()
+    study_data["capture"] = {**study_data["capture"], "skip_first": 3}  # type: ignore[dict-item]
+    with pytest.raises(RopewalkError, match="other capture settings"):
+        capture_study(parse_study(study_data))
+    assert (study.folder / "study.yaml").read_bytes() == before
+
+
+def test_a_lost_manifest_is_written_again(study_data: dict[str, Any]) -> None:
+    study = parse_study(study_data)
+    capture_study(study)
+    analyze(study.folder)
+    table = (study.folder / "qk.csv").read_bytes()
+    manifest = study.folder / "captures/first/manifest.json"
+    content = manifest.read_bytes()
+    for damage in (manifest.unlink, lambda: manifest.write_text("{")):
+        damage()
+        capture_study(study)
+        assert manifest.read_bytes() == content
+    analyze(study.folder)
+    assert (study.folder / "qk.csv").read_bytes() == table
+
+
+def test_shards_of_other_documents_are_not_merged(study_data: dict[str, Any], tmp_path: Path) -> None:
+    """Two machines with different corpora: their shards do not make one table."""
+    study = parse_study(study_data)
+    capture_study(study)
+    (tmp_path / "other").mkdir()
+    for number, text in enumerate(make_texts(12, seed=5)):
+        (tmp_path / "other" / f"{number:02d}.txt").write_text(text)
+    corpus = {"source": "files", "paths": [str(tmp_path / "other/*.txt")]}
+    other = parse_study({**study_data, "corpus": corpus, "results": str(tmp_path / "there")})
+    capture_study(other, shards=[1])
+    shutil.copy(shard_path(other.folder / "captures/first", 1), shard_path(study.folder / "captures/first", 1))
+    with pytest.raises(RopewalkError, match="another model, documents or settings than the rest"):
+        analyze(study.folder)
+
+
+def test_weights_are_looked_for_before_documents_are_read(
+    study_data: dict[str, Any], model_folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(model_folder, tmp_path / "model")
+    (tmp_path / "model/model.safetensors").rename(tmp_path / "model/pytorch_model.bin")
+    study_data["defaults"] = {**study_data["defaults"], "repo": str(tmp_path / "model")}  # type: ignore[dict-item]
+    with pytest.raises(RopewalkError, match=r"has its weights as \.bin files"):
+        prepare_jobs(parse_study(study_data))
+
+
+def test_a_corpus_file_that_cannot_be_read_is_not_called_unwritable(
+    study_data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.read_text
+
+    def denied(path: Path, **options: Any) -> str:
+        if path.suffix == ".txt":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, **options)
+
+    monkeypatch.setattr(Path, "read_text", denied)
+    with pytest.raises(RopewalkError, match=r"cannot read .*\.txt \(Permission denied\)"):
+        prepare_jobs(parse_study(study_data))
+
+
+def test_a_damaged_record_is_said(study_data: dict[str, Any]) -> None:
+    study = parse_study(study_data)
+    capture_study(study)
+    for content in ("study: {", "study: {name: x}", "[]", "other: 1"):
+        (study.folder / "study.yaml").write_text(content)
+        with pytest.raises(RopewalkError, match=r"study.yaml is damaged"):
+            analyze(study.folder)

@@ -85,7 +85,7 @@ def test_trained_is_different_from_untrained(study: Study, tmp_path: Path) -> No
     pair = only(study, [last.name], tmp_path, documents=24).model_copy(update={"checkpoints": (last, null)})
     capture_study(pair)
     look = view(analyze(pair.folder), read_replicates(pair.folder))
-    for measure in ("mean_r_q", "share_position-dominated"):
+    for measure in ("mean_r_q", "mean_abs_r_k"):
         change = look.track(measure).change(1, 0)
         assert abs(change.value) > 3 * change.se > 0, measure
     # The same difference between halves of one model's own replicates is nothing: the measure can say no.

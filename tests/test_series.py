@@ -431,7 +431,7 @@ def test_pickled_weights_and_missing_tokenizers_are_told(serve: Serve) -> None:
                        "ckpt_001": sharded("a", "b", kind="bin")}})  # fmt: skip
     findings = series.audit(scanned("org/old"))
     assert [(finding.text, finding.unusable) for finding in findings] == [
-        ("All 2 branches have weights as .bin files only, not as safetensors.", False),
+        ("All 2 branches have weights as .bin files only: convert them to safetensors first.", True),
         ("ckpt_000 has no tokenizer: name one in the study's defaults.", False),
     ]
 

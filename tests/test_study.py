@@ -84,6 +84,15 @@ def test_random_weights_get_a_name_of_their_own() -> None:
             minimal(checkpoints=[{"repo": "./nowhere", "context": 8}]),
             "repo of checkpoint 'nowhere' is missing: there is no nowhere",
         ),
+        (minimal(defaults=[1]), "`defaults` is a mapping of fields"),
+        (with_checkpoint(name=".."), "name '..' cannot be a folder's name"),
+        (minimal(capture={"pairs": []}), "capture.pairs is []"),
+        (
+            minimal(
+                checkpoints=[{"repo": "o/a", "context": 8, "name": "A"}, {"repo": "o/b", "context": 8, "name": "a"}]
+            ),
+            "two checkpoints have the name 'a'",
+        ),
         ([1, 2], "a study is a mapping with `name` and `checkpoints`"),
     ],
 )
@@ -97,6 +106,7 @@ def test_every_mistake_is_listed() -> None:
         parse_study({"name": "s", "checkpoints": [{"repo": "o/n", "context": -1, "steps": 3}]})
     assert "context is -1" in str(caught.value)
     assert "steps is not a known key" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 2
 
 
 def test_a_missing_file_and_bad_yaml_are_said(tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ class Accumulator:
         """Moments of everything seen so far."""
         if self._sums is None:
             raise ValueError("no vectors were given")
-        sums, first = self._sums.double().cpu().numpy(), self._first.double().cpu().numpy()
-        shift, t_sums = self._shift[:, 0].double().cpu().numpy(), self._t_first.numpy()
+        sums, first = self._sums.cpu().double().numpy(), self._first.cpu().double().numpy()
+        shift, t_sums = self._shift[:, 0].cpu().double().numpy(), self._t_first.numpy()
         n, heads = float(self._n), len(sums)
         mean, t_mean = first[:, 0] / n, t_sums[0] / n
         ones = torch.ones(heads, dtype=torch.float64).numpy()

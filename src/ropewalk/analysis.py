@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import yaml
+from pydantic import ValidationError
 from threadpoolctl import threadpool_limits
 
 from ropewalk.errors import RopewalkError
@@ -51,12 +52,13 @@ def analyze(results: Path | str) -> pd.DataFrame:
 
 def write_tables(results: Path, table: pd.DataFrame, replicates: pd.DataFrame) -> None:
     """Write a table as CSV (nine digits) and Parquet (all of them), and its replicates, each atomically."""
-    with atomic_path(results / "qk.csv") as temporary:
-        table.to_csv(temporary, index=False, float_format="%.9g", lineterminator="\n")
-    with atomic_path(results / "qk.parquet") as temporary:
-        table.to_parquet(temporary, index=False)
     with atomic_path(results / "qk_replicates.parquet") as temporary:
         replicates.to_parquet(temporary, index=False)
+    with atomic_path(results / "qk.parquet") as temporary:
+        table.to_parquet(temporary, index=False)
+    # Last, because it is what readers look for: the others are never older than it.
+    with atomic_path(results / "qk.csv") as temporary:
+        table.to_csv(temporary, index=False, float_format="%.9g", lineterminator="\n")
 
 
 def recorded_study(results: Path) -> Study:
@@ -66,11 +68,11 @@ def recorded_study(results: Path) -> Study:
         raise RopewalkError(
             f"{results} is not a results folder: it has no study.yaml; run `ropewalk capture` on a study first"
         )
-    data = yaml.safe_load(record.read_text(encoding="utf-8"))
-    if not isinstance(data, dict) or "study" not in data:
-        raise RopewalkError(f"{record} is damaged: it does not hold a study; run `ropewalk capture` again")
-    # Models may have moved since: only their captures are needed now, so their folders are not looked for.
-    return Study.model_validate(data["study"])
+    try:
+        # Models may have moved since: only their captures are needed now, so their folders are not looked for.
+        return Study.model_validate(yaml.safe_load(record.read_text(encoding="utf-8"))["study"])
+    except (yaml.YAMLError, UnicodeDecodeError, ValidationError, KeyError, TypeError) as error:
+        raise RopewalkError(f"{record} is damaged: it does not hold a study; run `ropewalk capture` again") from error
 
 
 def tabulate(
@@ -118,9 +120,10 @@ def _checkpoint(folder: Path, checkpoint: Checkpoint, components: int) -> tuple[
     files = [open_shard(shard_path(folder, number)) for number in range(shards)]
     for number, file in enumerate(files):
         marks = read_marks(file)
-        if (marks["model"], marks["settings"]) != (manifest["model"], manifest["settings"]):
+        expected = (manifest["model"], manifest["settings"], manifest["tokens_of_shards"][number])
+        if (marks["model"], marks["settings"], marks["tokens"]) != expected:
             raise RopewalkError(
-                f"{shard_path(folder, number)} was made from another model or other settings than the rest: "
+                f"{shard_path(folder, number)} was made from another model, documents or settings than the rest: "
                 f"remove {folder} and capture again"
             )
 

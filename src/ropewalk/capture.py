@@ -17,7 +17,8 @@ from torch import nn
 from ropewalk import vectors
 from ropewalk._version import __version__
 from ropewalk.collector import Settings, ShardResult, collect
-from ropewalk.corpus import Documents, check_corpus, prepare
+from ropewalk.corpus import Documents, check_corpus, prepare, vocabulary_hash
+from ropewalk.downloads import model_folder
 from ropewalk.errors import RopewalkError
 from ropewalk.files import write_text
 from ropewalk.layout import Head, Layout
@@ -28,15 +29,16 @@ from ropewalk.shards import (
     FORMAT,
     Identity,
     is_done,
+    known_manifest,
     layer_prefix,
     moments_arrays,
-    read_manifest,
     shard_path,
     split_documents,
     write_manifest,
     write_shard,
 )
 from ropewalk.study import Capture, Checkpoint, Study
+from ropewalk.weights import check_present
 
 RECORDED = ("numpy", "torch", "transformers", "tokenizers", "safetensors", "pandas", "pyarrow")
 
@@ -92,15 +94,25 @@ def prepare_jobs(study: Study) -> list[Job]:
         return []
     check_corpus(study.corpus)
     configs = [load_config(checkpoint) for checkpoint in checkpoints]
-    lengths: dict[Any, int] = {}
     for checkpoint in checkpoints:
-        lengths[checkpoint.tokenizer_id] = max(checkpoint.context, lengths.get(checkpoint.tokenizer_id, 0))
-    documents: dict[Any, Documents] = {}
+        if not checkpoint.random_weights and not checkpoint.gguf_file:
+            place = str(checkpoint.repo)
+            check_present(place, model_folder(place, checkpoint.revision))
+    by_place = {c.tokenizer_id: c for c in checkpoints}
+    tokenizers = {place: load_tokenizer(checkpoint) for place, checkpoint in by_place.items()}
+    # Known by what they are: a tokenizer that stands beside every revision is one tokenizer.
+    kinds = {place: vocabulary_hash(tokenizer) for place, tokenizer in tokenizers.items()}
+    lengths: dict[str, int] = {}
+    for checkpoint in checkpoints:
+        kind = kinds[checkpoint.tokenizer_id]
+        lengths[kind] = max(checkpoint.context, lengths.get(kind, 0))
+    documents: dict[str, Documents] = {}
     jobs = []
     for checkpoint, config in zip(checkpoints, configs, strict=True):
-        key = checkpoint.tokenizer_id
+        key = kinds[checkpoint.tokenizer_id]
         if key not in documents:
-            documents[key] = prepare(study.corpus, load_tokenizer(checkpoint), lengths[key], study.folder / "tokens")
+            tokenizer = tokenizers[checkpoint.tokenizer_id]
+            documents[key] = prepare(study.corpus, tokenizer, lengths[key], study.folder / "tokens")
             say(f"corpus: {documents[key].describe()}")
         _check_vocabulary(checkpoint, config, documents[key])
         jobs.append(_job(study, checkpoint, config, documents[key]))
@@ -118,7 +130,6 @@ def capture_study(study: Study, *, only: Sequence[str] = (), shards: Sequence[in
                 f"no checkpoint {name!r} in the study: choose among {', '.join(c.label for c in study.checkpoints)}"
             )
     jobs = prepare_jobs(study)
-    write_record(study, jobs)
 
     def is_wanted(checkpoint: Checkpoint) -> bool:
         return not only or checkpoint.name in only or checkpoint.label in only
@@ -128,28 +139,38 @@ def capture_study(study: Study, *, only: Sequence[str] = (), shards: Sequence[in
         if checkpoint.source is not None and is_wanted(checkpoint):
             vectors.capture_source(checkpoint, study.capture, capture_folder(study.folder, checkpoint))
     wanted = [job for job in jobs if is_wanted(job.checkpoint)]
-    for number, job in enumerate(wanted, 1):
+    for job in wanted:
         for shard in shards or ():
             if not 0 <= shard < len(job.shards):
                 raise RopewalkError(f"there is no shard {shard}: the study has shards 0 to {len(job.shards) - 1}")
+        # A shard of other inputs is refused before the record says that the results are this study's.
+        job.missing()
+    write_record(study, jobs)
+    for number, job in enumerate(wanted, 1):
         run_job(job, study.capture, f"{job.checkpoint.label} ({number}/{len(wanted)})", shards)
 
 
 def run_job(job: Job, capture: Capture, label: str, shards: Sequence[int] | None = None) -> None:
     """Compute the missing shards of one checkpoint and, when none is missing any more, lay out its kept vectors."""
     missing = job.missing(shards)
-    if not missing:
-        say(f"{label}: {len(job.shards)} shards were there already")
-    else:
+    facts = _facts(job)
+    known = known_manifest(job.folder)
+    if known is not None and any(known.get(name) != facts[name] for name in ("model", "settings")):
+        known = None
+    if missing or known is None:
         model = load_model(job.checkpoint, job.config)
         layout = read_layout(model)
         heads = layout.choose(capture)
-        write_manifest(job.folder, _manifest(job, layout, heads))
-        _compute(job, capture, label, missing, model, layout, heads)
+        write_manifest(job.folder, {**facts, "heads": [list(head) for head in heads], "layout": layout.to_dict()})
+        if missing:
+            _compute(job, capture, label, missing, model, layout, heads)
         del model
+    else:
+        layout = Layout.from_dict(known["layout"])
+        write_manifest(job.folder, {**facts, "heads": known["heads"], "layout": known["layout"]})
+        say(f"{label}: {len(job.shards)} shards were there already")
     if capture.keep and not job.missing():
-        manifest = read_manifest(job.folder)
-        vectors.write_vectors(job.folder, Layout.from_dict(manifest["layout"]), len(job.shards), job.checkpoint.bucket)
+        vectors.write_vectors(job.folder, layout, facts["tokens_of_shards"], job.checkpoint.bucket)
 
 
 def shard_arrays(result: ShardResult) -> dict[str, np.ndarray[Any, Any]]:
@@ -228,32 +249,34 @@ def _check_vocabulary(checkpoint: Checkpoint, config: Any, documents: Documents)
 
 def _job(study: Study, checkpoint: Checkpoint, config: Any, documents: Documents) -> Job:
     capture = study.capture
-    settings = capture.model_dump(exclude={"shards", "components"}) | {
+    per_head = documents.documents * checkpoint.context / checkpoint.bucket
+    keep = min(capture.keep, capture.keep_at_most / per_head)
+    settings = capture.model_dump(exclude={"shards", "components", "keep_at_most"}) | {
         "bucket": checkpoint.bucket,
         "context": checkpoint.context,
+        "keep": keep,
     }
-    per_head = documents.documents * checkpoint.context / checkpoint.bucket
     return Job(
         checkpoint=checkpoint,
         config=config,
         documents=documents,
         shards=split_documents(documents.documents, capture.shards),
-        keep=min(capture.keep, capture.keep_at_most / per_head),
+        keep=keep,
         folder=capture_folder(study.folder, checkpoint),
         model=model_fingerprint(checkpoint, config),
         settings=hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest(),
     )
 
 
-def _manifest(job: Job, layout: Layout, heads: Sequence[Head]) -> dict[str, Any]:
+def _facts(job: Job) -> dict[str, Any]:
+    """What a manifest says of a job without its model."""
     return {
         "checkpoint": job.checkpoint.name,
         "context": job.checkpoint.context,
         "documents": job.documents.documents,
         "shards": len(job.shards),
         "tokens": job.tokens,
-        "heads": [list(head) for head in heads],
-        "layout": layout.to_dict(),
+        "tokens_of_shards": [job.identity(number).tokens for number in range(len(job.shards))],
         "model": job.model,
         "settings": job.settings,
     }

@@ -37,7 +37,6 @@ class Documents:
     left_out: int
     empty: int
     largest: int
-    fingerprint: str
 
     def tokens(self) -> Tokens:
         """The documents as a read-only map of the file: nothing is loaded until it is looked at."""
@@ -93,6 +92,8 @@ def texts(corpus: Corpus) -> Iterator[str]:
         else:
             try:
                 yield path.read_text(encoding="utf-8")
+            except OSError as error:
+                raise RopewalkError(f"cannot read {path} ({error.strerror}): mend it or leave it out") from error
             except UnicodeDecodeError as error:
                 # The standard library holds badly encoded files on purpose; elsewhere one is a mistake.
                 if corpus.source == "files":
@@ -114,7 +115,6 @@ def prepare(corpus: Corpus, tokenizer: Any, length: int, folder: Path) -> Docume
         if Path(documents.path).is_file() and Path(documents.path).stat().st_size == documents.documents * length * 4:
             return documents
     count = left_out = empty = largest = 0
-    digest = hashlib.sha256()
     with atomic_path(record.with_suffix(".bin")) as temporary:
         with temporary.open("wb") as file:
             for tokens in _cut(corpus, tokenizer, length):
@@ -123,9 +123,7 @@ def prepare(corpus: Corpus, tokenizer: Any, length: int, folder: Path) -> Docume
                     empty += len(tokens) == 0
                     continue
                 largest = max(largest, int(tokens[:length].max()))
-                data = tokens[:length].tobytes()
-                digest.update(data)
-                file.write(data)
+                file.write(tokens[:length].tobytes())
                 count += 1
                 if count == corpus.documents:
                     break
@@ -136,7 +134,7 @@ def prepare(corpus: Corpus, tokenizer: Any, length: int, folder: Path) -> Docume
                 f"({left_out} are shorter): "
                 "lower `documents` or `context`, add texts, or set `short_documents: join`"
             )
-    documents = Documents(str(record.with_suffix(".bin")), count, length, left_out, empty, largest, digest.hexdigest())
+    documents = Documents(str(record.with_suffix(".bin")), count, length, left_out, empty, largest)
     facts = {name: value for name, value in asdict(documents).items() if name != "path"}
     write_text(record, json.dumps(facts, indent=1))
     return documents
@@ -173,16 +171,21 @@ def _cut(corpus: Corpus, tokenizer: Any, length: int) -> Iterator[Tokens]:
             waiting = []
 
 
-def _key(corpus: Corpus, tokenizer: Any, length: int) -> str:
-    """Hash of all that decides the tokens: settings, the files as they stand, the tokenizer itself."""
+def vocabulary_hash(tokenizer: Any) -> str:
+    """Hash of what a tokenizer is, wherever it was loaded from."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     vocabulary = backend.to_str() if backend is not None else repr(sorted(tokenizer.get_vocab().items()))
+    return hashlib.sha256(vocabulary.encode()).hexdigest()
+
+
+def _key(corpus: Corpus, tokenizer: Any, length: int) -> str:
+    """Hash of all that decides the tokens: settings, the files as they stand, the tokenizer itself."""
     files = (
         []
         if corpus.source == "dataset"
         else [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in find_files(corpus)]
     )
-    parts = (FORMAT, corpus.model_dump_json(), length, files, hashlib.sha256(vocabulary.encode()).hexdigest())
+    parts = (FORMAT, corpus.model_dump_json(), length, files, vocabulary_hash(tokenizer))
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 

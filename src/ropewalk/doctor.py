@@ -69,7 +69,7 @@ def _worst_recomputation(model: nn.Module, tokens: torch.Tensor) -> tuple[float,
             if query.shape[2] == key.shape[2]:
                 mask = args[0] if args else options.get("attention_mask")
                 expected = recompute(module, query, key, value, mask, options)
-                output = result[0].reshape(expected.shape).double()
+                output = _wide(result[0]).reshape(expected.shape)
                 differences.append(float((output - expected).abs().max() / expected.abs().max().clamp_min(1e-12)))
             return result
 
@@ -86,7 +86,7 @@ def recompute(module: nn.Module, query: Any, key: Any, value: Any, mask: Any, op
 
     Without a mask the attention is causal, within the sliding window if there is one.
     """
-    q, k, v = query.double(), key.double(), value.double()
+    q, k, v = _wide(query), _wide(key), _wide(value)
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
     scale = options.get("scaling")
@@ -94,7 +94,7 @@ def recompute(module: nn.Module, query: Any, key: Any, value: Any, mask: Any, op
     if options.get("softcap"):
         scores = options["softcap"] * torch.tanh(scores / options["softcap"])
     if options.get("position_bias") is not None:
-        scores = scores + options["position_bias"].double()
+        scores = scores + _wide(options["position_bias"])
     count = q.shape[2]
     if mask is None:
         causal = options.get("is_causal")
@@ -103,18 +103,23 @@ def recompute(module: nn.Module, query: Any, key: Any, value: Any, mask: Any, op
             window = options.get("sliding_window")
             scores = scores.masked_fill(~(near.triu(1 - window) if window else near), -torch.inf)
     elif mask.dtype == torch.bool:
-        scores = scores.masked_fill(~mask[..., :count], -torch.inf)
+        scores = scores.masked_fill(~mask[..., :count].cpu(), -torch.inf)
     else:
-        scores = scores + mask[..., :count].double()
+        scores = scores + _wide(mask[..., :count])
     sinks = options.get("s_aux")
     sinks = getattr(module, "sinks", None) if sinks is None else sinks
     if sinks is not None:
-        column = sinks.double().reshape(1, -1, 1, 1).expand(q.shape[0], -1, count, 1)
+        column = _wide(sinks).reshape(1, -1, 1, 1).expand(q.shape[0], -1, count, 1)
         weights = torch.softmax(torch.cat([scores, column], dim=-1), dim=-1)[..., :-1]
     else:
         weights = torch.softmax(scores, dim=-1)
     output: torch.Tensor = (weights @ v).transpose(1, 2)
     return output
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """In float64 on the CPU: not every device has it."""
+    return tensor.cpu().double()
 
 
 def _with_moved_key(model: nn.Module, tokens: torch.Tensor, number: int) -> torch.Tensor:

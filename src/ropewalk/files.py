@@ -52,7 +52,9 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    if path.is_dir() and os.name != "posix":
+        return  # elsewhere a folder cannot be opened, and renames need no help
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:
@@ -60,6 +62,10 @@ def _sync(path: Path) -> None:
 
 
 def _explained(error: OSError, path: Path) -> Exception:
+    """A sentence for a failure to write `path`; an error that is about another file is passed on as it is."""
+    about = path.name if error.filename is None else Path(error.filename).name
+    if about not in (path.name, path.parent.name) and not about.startswith(f".{path.name}."):
+        return error
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return RopewalkError(
             f"no space left for {path}: free some space and run the same command again; finished parts are kept"

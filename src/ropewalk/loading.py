@@ -78,6 +78,13 @@ def model_class(config: Any) -> type:
     return cls
 
 
+def auto_class(config: Any) -> Any:
+    """transformers' loader for a configuration: of language models, or of multimodal ones with one inside."""
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        return transformers.AutoModelForImageTextToText
+    return transformers.AutoModelForCausalLM
+
+
 def load_model(checkpoint: Checkpoint, config: Any = None) -> nn.Module:
     """The model of a checkpoint on its device, in evaluation mode; every tensor of it comes from the files.
 
@@ -86,9 +93,7 @@ def load_model(checkpoint: Checkpoint, config: Any = None) -> nn.Module:
     """
     config = load_config(checkpoint) if config is None else config
     device = device_of(checkpoint)
-    auto = transformers.AutoModelForCausalLM
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
-        auto = transformers.AutoModelForImageTextToText
+    auto = auto_class(config)
     options: dict[str, Any] = {"trust_remote_code": checkpoint.trust_remote_code}
     if checkpoint.attention:
         options["attn_implementation"] = checkpoint.attention

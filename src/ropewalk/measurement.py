@@ -32,7 +32,9 @@ def measure(
     Documents shorter than `context` are left out, longer ones cut. `capture` takes the fields of a study's `capture`
     (heads, seed, layers, pairs, skip_first, pre_rope, shards, batch_tokens, components, ...).
     """
-    settings = Capture(**{**capture, "keep": 0.0})
+    settings = Capture(**capture, keep=0.0)
+    if settings.skip_first >= context - 1:
+        raise RopewalkError(f"skip_first {settings.skip_first} leaves nothing of the context {context}: lower it")
     checkpoint = Checkpoint(repo=label, name=label, label=label, context=context)
     rows = [_ids(document, tokenizer, context) for document in documents]
     tokens = [row[:context] for row in rows if len(row) >= context]

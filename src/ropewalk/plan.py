@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from ropewalk.capture import Job
+from ropewalk.loading import auto_class
 from ropewalk.moments import packed_size
-from ropewalk.shards import shard_path
 from ropewalk.study import Study
 
 FLOAT64 = 8
@@ -82,7 +81,7 @@ def _cost(study: Study, job: Job) -> Cost:
         documents=job.documents.documents,
         tokens=job.tokens,
         shards=len(job.shards),
-        done=sum(shard_path(job.folder, number).is_file() for number in range(len(job.shards))),
+        done=len(job.shards) - len(job.missing()),
         heads=heads,
         weights=_weights(job),
         disk=round(moments + 2 * kept),
@@ -93,7 +92,7 @@ def _weights(job: Job) -> int:
     size = {"float32": 4, "bfloat16": 2, "float16": 2}.get(job.checkpoint.dtype)
     dtype = job.config.dtype or torch.float32
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(job.config, trust_remote_code=job.checkpoint.trust_remote_code)
+        model = auto_class(job.config).from_config(job.config, trust_remote_code=job.checkpoint.trust_remote_code)
     return int(sum(p.numel() for p in model.parameters())) * (size or torch.finfo(dtype).bits // 8)
 
 

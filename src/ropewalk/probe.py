@@ -190,7 +190,7 @@ def _layer_numbers(run: _Pass, kept: Sequence[int]) -> list[int]:
 
 def _moved_share(before: Call, after: Call) -> float:
     moved = (before.query != after.query).any(dim=(0, 1, 2)) & (before.key != after.key).any(dim=(0, 1, 2))
-    return float(moved.double().mean())
+    return float(moved.float().mean())
 
 
 def _position_limit(model: nn.Module) -> int:

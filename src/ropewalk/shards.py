@@ -109,6 +109,14 @@ def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     write_text(folder / "manifest.json", json.dumps(marked, indent=1) + "\n")
 
 
+def known_manifest(folder: Path) -> dict[str, Any] | None:
+    """The manifest if there is one that can be read, for a capture that would write it anew otherwise."""
+    try:
+        return read_manifest(folder)
+    except RopewalkError:
+        return None
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Read the manifest of a checkpoint's capture."""
     path = folder / "manifest.json"

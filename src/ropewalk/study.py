@@ -69,6 +69,8 @@ class Checkpoint(Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Checkpoint":
+        if not self.slug.strip("."):
+            raise ValueError(f"name {self.name!r} cannot be a folder's name: give a `name` with letters or digits")
         if (self.repo is None) == (self.source is None):
             raise ValueError("give `repo` (a model) or `source` (a folder of vectors), one of the two")
         limit = self.overrides.get("max_position_embeddings")
@@ -138,9 +140,9 @@ class Capture(Part):
 
     heads: int | Literal["all"] = Field("all", description="How many query heads to sample, or `all`.")
     seed: int = Field(0, description="Seed of the sampling of heads and of kept vectors.")
-    layers: tuple[int, ...] | None = Field(None, description="Only these layers.")
+    layers: tuple[int, ...] | None = Field(None, min_length=1, description="Only these layers.")
     pairs: tuple[tuple[int, int], ...] | None = Field(
-        None, description="Exactly these [layer, head] pairs, in place of a sample."
+        None, min_length=1, description="Exactly these [layer, head] pairs, in place of a sample."
     )
     full_attention_only: bool = Field(False, description="Leave out layers with a sliding window.")
     skip_first: int = Field(0, ge=0, description="Leave the first k tokens of each document out (attention sinks).")
@@ -197,8 +199,10 @@ class Study(Part):
             raise ValueError("a study is a mapping with `name` and `checkpoints`")
         data = dict(data)
         defaults = data.pop("defaults", None) or {}
+        if not isinstance(defaults, dict):
+            raise ValueError("`defaults` is a mapping of fields that all checkpoints share")
         checkpoints = data.get("checkpoints")
-        if isinstance(checkpoints, list) and isinstance(defaults, dict):
+        if isinstance(checkpoints, list):
             data["checkpoints"] = [
                 _named({**defaults, **c}, i) if isinstance(c, dict) else c for i, c in enumerate(checkpoints)
             ]
@@ -209,10 +213,11 @@ class Study(Part):
         for field in ("name", "label", "slug"):
             seen: set[str] = set()
             for checkpoint in self.checkpoints:
+                # Some file systems do not tell upper from lower case.
                 value = getattr(checkpoint, field)
-                if value in seen:
+                if value.casefold() in seen:
                     raise ValueError(f"two checkpoints have the {field} {value!r}: give each its own name and label")
-                seen.add(value)
+                seen.add(value.casefold())
         for named in self.figures.portraits or ():
             if not any(named in (checkpoint.name, checkpoint.label) for checkpoint in self.checkpoints):
                 raise ValueError(f"figures.portraits names {named!r}, which is no checkpoint of this study")
@@ -294,7 +299,11 @@ def _place(place: str, base: Path, field: str) -> str:
 
 def _sentences(error: ValidationError, name: str) -> str:
     lines = []
-    for problem in error.errors():
+    problems = error.errors()
+    if len(problems) > 1:
+        # A list whose items are wrong is also reported as too short.
+        problems = [problem for problem in problems if problem["type"] != "too_short"] or problems
+    for problem in problems:
         where = ".".join(str(part) for part in problem["loc"] if part not in ("int", "literal['all']")) or "study"
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":

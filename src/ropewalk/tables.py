@@ -72,6 +72,11 @@ def check_qk(table: pd.DataFrame, name: str = "the table") -> pd.DataFrame:
         table[column] = table[column].astype(object).fillna("").astype(str) if column in table else ""
     table["checkpoint"] = names = table["checkpoint"].astype(str)
     table["label"] = table["label"].astype(object).fillna(names).astype(str) if "label" in table else names
+    for column in ("step", "layer", "head", "pc"):
+        if column in table and not _is_whole(table[column]):
+            raise RopewalkError(f"{name} has something else than whole numbers in the column {column!r}")
+    if "rope" in table and not table["rope"].dropna().isin([True, False]).all():
+        raise RopewalkError(f"{name} has something else than True and False in the column 'rope'")
     table["step"] = table["step"].astype("Int64") if "step" in table else pd.array([pd.NA] * len(table), dtype="Int64")
     table["rope"] = (
         table["rope"].astype("boolean") if "rope" in table else pd.array([pd.NA] * len(table), dtype="boolean")
@@ -81,8 +86,20 @@ def check_qk(table: pd.DataFrame, name: str = "the table") -> pd.DataFrame:
     return table
 
 
+def _is_whole(column: pd.Series) -> bool:
+    known = column.dropna()
+    if known.empty:
+        return True
+    return pd.api.types.is_numeric_dtype(known) and bool((known.astype(float) % 1 == 0).all())
+
+
 def read_replicates(path: Path | str) -> pd.DataFrame | None:
     """Read `qk_replicates.parquet` beside a table; None where there is none (one shard, or a table from elsewhere)."""
     path = Path(path)
     file = (path if path.is_dir() else path.parent) / "qk_replicates.parquet"
-    return pd.read_parquet(file) if file.is_file() else None
+    if not file.is_file():
+        return None
+    try:
+        return pd.read_parquet(file)
+    except (OSError, ValueError) as error:
+        raise RopewalkError(f"{file} is damaged: make it again with `ropewalk analyze`") from error

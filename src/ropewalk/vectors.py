@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from ropewalk.shards import (
 from ropewalk.sources import LAYOUT, Dataset, batches, open_dataset
 from ropewalk.study import Capture, Checkpoint
 
+MADE_FROM = "made_from.txt"
+
 SCHEMA = pa.schema(
     [
         ("bucket", pa.int32()),
@@ -42,13 +45,16 @@ SCHEMA = pa.schema(
 )
 
 
-def write_vectors(folder: Path, layout: Layout, shards: int, bucket_size: int) -> None:
-    """Lay the kept vectors of finished shards out as Parquet below `folder`/vectors; done once."""
+def write_vectors(folder: Path, layout: Layout, tokens: Sequence[str], bucket_size: int) -> None:
+    """Lay the kept vectors of finished shards out as Parquet below `folder`/vectors; done once for the same shards.
+
+    `tokens` holds the shards' fingerprints of their documents.
+    """
     target = folder / "vectors"
-    mark = target / LAYOUT
-    if mark.is_file():
+    mark, made_from = target / MADE_FROM, "".join(f"{one}\n" for one in tokens)
+    if mark.is_file() and mark.read_text(encoding="utf-8") == made_from:
         return
-    files = [open_shard(shard_path(folder, number)) for number in range(shards)]
+    files = [open_shard(shard_path(folder, number)) for number in range(len(tokens))]
     for layer in layout.layers:
         for kind in ("q", "k"):
             prefix = layer_prefix(layer.layer, kind)
@@ -72,7 +78,9 @@ def write_vectors(folder: Path, layout: Layout, shards: int, bucket_size: int) -
                 )
                 with atomic_path(target / f"l{layer.layer:02d}h{head:02d}{kind}" / "data.parquet") as temporary:
                     pq.write_table(table, temporary, compression="zstd")
-    write_text(mark, json.dumps(layout.to_dict(), indent=1) + "\n")
+    write_text(target / LAYOUT, json.dumps(layout.to_dict(), indent=1) + "\n")
+    # Last, because it says that everything else is there.
+    write_text(mark, made_from)
 
 
 def _lists(vectors: np.ndarray[tuple[int, int], np.dtype[np.float32]]) -> pa.ListArray:
@@ -102,20 +110,21 @@ def capture_source(checkpoint: Checkpoint, capture: Capture, folder: Path) -> No
         for group in groups
     ]
     done = [is_done(shard_path(folder, number), identity) for number, identity in enumerate(identities)]
-    if all(done):
-        say(f"{checkpoint.label}: {len(groups)} shards were there already")
-        return
     manifest = {
         "checkpoint": checkpoint.name,
         "context": checkpoint.context,
         "documents": len(documents),
         "shards": len(groups),
+        "tokens_of_shards": [identity.tokens for identity in identities],
         "heads": [list(head) for head in dataset.heads],
         "layout": dataset.layout.to_dict(),
         "model": identities[0].model,
         "settings": identities[0].settings,
     }
     write_manifest(folder, manifest)
+    if all(done):
+        say(f"{checkpoint.label}: {len(groups)} shards were there already")
+        return
     owners = {
         document: number for number, group in enumerate(groups) for document in documents[group.start : group.stop]
     }

@@ -13,19 +13,29 @@ WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 
 
+def check_present(place: str, folder: Path) -> None:
+    """Stop when a repository or folder lists no safetensors weights, before any is fetched."""
+    if (folder / WEIGHTS).exists() or (folder / INDEX).exists():
+        return
+    names = repo_names(place, folder)
+    if WEIGHTS in names or INDEX in names:
+        return
+    if any(name.endswith(".bin") for name in names):
+        raise RopewalkError(
+            f"{place} has its weights as .bin files, which can run code when read: convert them to safetensors first"
+        )
+    raise RopewalkError(f"{place} has no weights: it needs {WEIGHTS}, or {INDEX} and the files it names")
+
+
 def weight_files(place: str, folder: Path) -> list[Path]:
     """The safetensors files that hold a model's weights: one, or those its index names; each must be there."""
     single = repo_file(place, folder, WEIGHTS)
     if single is not None:
         return [single]
+    check_present(place, folder)
     index = repo_file(place, folder, INDEX)
     if index is None:
-        if any(name.endswith(".bin") for name in repo_names(place, folder)):
-            raise RopewalkError(
-                f"{place} has its weights as .bin files, which can run code when read: "
-                "convert them to safetensors first"
-            )
-        raise RopewalkError(f"{place} has no weights: it needs {WEIGHTS}, or {INDEX} and the files it names")
+        raise RopewalkError(f"{place} lists {INDEX} and does not have it: fetch it")
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, AttributeError, TypeError) as error:

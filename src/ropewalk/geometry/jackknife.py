@@ -10,6 +10,8 @@ from ropewalk.moments import Floats, Moments, merge_all
 
 SPAN = 24
 """Leading directions of the whole in which replicates are computed."""
+MARGIN = 14
+"""How many of them are more than the components that are wanted, at least."""
 
 
 def jackknife_error(replicates: ArrayLike) -> Floats:
@@ -38,7 +40,7 @@ def leave_one_out(
     whole = describe(whole_q, whole_k, scatter, spectrum[:, :components], basis[:, :, :components])
     if len(q) < 2:
         return whole, []
-    span = np.ascontiguousarray(basis[:, :, : max(SPAN, components)])
+    span = np.ascontiguousarray(basis[:, :, : max(SPAN, components + MARGIN)])
     projected_q = [part.project(span) for part in q]
     projected_k = [part.project(span, key_of) for part in k]
     total_q, total_k = whole_q.project(span), whole_k.project(span)

@@ -156,7 +156,8 @@ def _pickled(found: Mapping[str, Weights | None]) -> Iterator[Finding]:
         yield Finding(
             "pickled weights",
             names,
-            f"{_named(names, found)} {_has(names)} weights as .bin files only, not as safetensors.",
+            f"{_named(names, found)} {_has(names)} weights as .bin files only: convert them to safetensors first.",
+            unusable=True,
         )
 
 

@@ -91,7 +91,7 @@ def train(recipe: Path | None, output: Path, *, device: str = "auto", log: Log =
         "checkpoints": position.checkpoints,
     }
     write_text(output / "README.md", model_card(record))
-    write_text(output / "study.yaml", study_text(record, "miniature"))
+    write_text(output / "study.yaml", study_text(record, output.resolve().name))
     # Last, because its presence says that everything else is there.
     write_text(record_path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     run.state_path.unlink(missing_ok=True)
