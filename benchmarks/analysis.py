@@ -40,7 +40,13 @@ def write_results(results: Path, heads: int, shards: int) -> None:
     layout = Layout("smollm3", LAYERS, layers, False)
     chosen = layout.choose(Capture(heads=heads))
     folder = results / "captures" / "one"
-    manifest = {"shards": shards, "heads": [list(h) for h in chosen], "layout": layout.to_dict()}
+    tokens = [str(shard) for shard in range(shards)]
+    manifest = {
+        "shards": shards,
+        "tokens_of_shards": tokens,
+        "heads": [list(h) for h in chosen],
+        "layout": layout.to_dict(),
+    }
     write_manifest(folder, {**manifest, "model": "m", "settings": "s"})
     generator = np.random.default_rng(0)
     for shard in range(shards):
@@ -53,7 +59,7 @@ def write_results(results: Path, heads: int, shards: int) -> None:
                 prefix = layer_prefix(layer, kind)
                 arrays |= moments_arrays(prefix, Moments.of(x, np.arange(TOKENS, dtype=np.float64)))
                 arrays[f"{prefix}.heads"] = np.array(present)
-        write_shard(shard_path(folder, shard), arrays, Identity("m", str(shard), "s"))
+        write_shard(shard_path(folder, shard), arrays, Identity("m", tokens[shard], "s"))
     (results / "study.yaml").write_text(yaml.safe_dump({"study": study.model_dump(mode="json")}))
 
 

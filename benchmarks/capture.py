@@ -30,7 +30,8 @@ def main() -> None:
     file = next(MODEL.glob("*.gguf"), None)
     if file is None:
         raise SystemExit("no model: run `python scripts/fetch_smollm2.py` first")
-    checkpoint = Checkpoint(repo=str(MODEL), gguf_file=file.name, context=options.tokens, dtype="float32", device="cpu")
+    choices = {"gguf_file": file.name, "context": options.tokens, "dtype": "float32", "device": "cpu"}
+    checkpoint = Checkpoint.model_validate({"repo": str(MODEL), "name": file.stem, **choices})
     model = load_model(checkpoint)
     layout = read_layout(model)
     settings = Settings(layout.heads(), checkpoint.bucket, keep=1.0)
