@@ -135,3 +135,32 @@ def test_inspect_and_doctor(run: Run, model_folder: Path, tmp_path: Path) -> Non
     code, _, err = run("inspect", str(tmp_path / "nowhere"))
     assert code == 2
     assert "there is no" in err
+
+
+def test_checkpoints_lists_audits_and_writes_a_study(run: Run, serve: Callable[..., Any], tmp_path: Path) -> None:
+    files = {"config.json": b'{"model_type": "gpt_neox", "max_position_embeddings": 2048}', "tokenizer.json": b"{}"}
+    branches = {f"step{n}": {**files, "model.safetensors": b"%d" % (n // 2)} for n in (1, 2, 3)}
+    serve({"org/pythia": {**branches, "main": files}})
+    code, out, _ = run("checkpoints", "org/pythia", "--output", str(tmp_path / "study.yaml"), "--context", "512")
+    assert code == 0
+    assert "identical" in out
+    study = yaml.safe_load((tmp_path / "study.yaml").read_text())
+    assert [checkpoint["revision"] for checkpoint in study["checkpoints"]] == ["step1", "step2", "step3"]
+    assert study["defaults"]["context"] == 512
+    code, out, _ = run("checkpoints", "org/pythia", "--no-audit", "--log-spaced", "2")
+    assert code == 0
+    assert "step2" not in out
+    code, _, err = run("checkpoints", "org/nothing")
+    assert (code, len(err.splitlines())) == (2, 1)
+
+
+def test_demo_and_train_call_what_they_say(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    called: list[Any] = []
+    monkeypatch.setattr("ropewalk.pipeline.run_study", lambda study: called.append(study) or study.folder)
+    code, out, _ = run("demo", "--results", str(tmp_path / "here"))
+    assert (code, called[0].name, called[0].folder) == (0, "miniature", tmp_path / "here")
+    assert str(tmp_path / "here" / "report.html") in out
+    monkeypatch.setattr("ropewalk.train.train", lambda *arguments, **options: called.append((arguments, options)))
+    assert run("train", "--output", str(tmp_path / "model"), "--device", "cpu")[0] == 0
+    assert called[1][0] == (None, tmp_path / "model")
+    assert called[1][1]["device"] == "cpu"
