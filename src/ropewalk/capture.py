@@ -193,7 +193,16 @@ def write_record(study: Study, jobs: Sequence[Job]) -> None:
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in RECORDED}},
         "study": study.model_dump(mode="json", exclude_defaults=False),
-        "documents": {job.checkpoint.name: job.documents.describe() for job in jobs},
+        # One entry for each tokenizer: all its checkpoints read the same documents.
+        "documents": [
+            {
+                "documents": one.documents,
+                "tokens": one.length,
+                "shorter left out": one.left_out,
+                "of them empty": one.empty,
+            }
+            for one in dict.fromkeys(job.documents for job in jobs)
+        ],
     }
     path = study.folder / "study.yaml"
     if path.is_file():
