@@ -2,14 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-TILE = 32
-"""Side of the square pieces in which a scatter is stored."""
 
 
 @dataclass(frozen=True)
@@ -105,24 +102,6 @@ class Moments:
         whole = np.isfinite(self.sxx).all(axis=(1, 2)) & np.isfinite(self.mean).all(axis=1)
         return np.asarray(whole & np.isfinite(self.sxt).all(axis=1))
 
-    def pack(self) -> dict[str, Floats]:
-        """Arrays for storage: of sxx the tiles on and above the diagonal [heads, numbers], the rest as it is."""
-        arrays = {field.name: np.ascontiguousarray(getattr(self, field.name)) for field in fields(self)}
-        tiles = [self.sxx[:, rows, columns].reshape(len(self), -1) for rows, columns, _ in _tiles(self.head_dim)]
-        return {**arrays, "sxx": np.concatenate(tiles, axis=1)}
-
-    @classmethod
-    def unpack(cls, arrays: dict[str, Floats]) -> "Moments":
-        """The inverse of `pack`."""
-        heads, d = arrays["mean"].shape
-        sxx = np.empty((heads, d, d))
-        for rows, columns, place in _tiles(d):
-            tile = arrays["sxx"][:, place].reshape(heads, rows.stop - rows.start, columns.stop - columns.start)
-            sxx[:, rows, columns] = tile
-            if rows != columns:
-                sxx[:, columns, rows] = tile.transpose(0, 2, 1)
-        return cls(**{**arrays, "sxx": sxx})
-
     @classmethod
     def of(cls, vectors: Floats, positions: Floats) -> "Moments":
         """Moments of vectors [heads, tokens, d] at positions [tokens], in one go and in float64."""
@@ -171,25 +150,3 @@ def merge_all(parts: Sequence[Moments]) -> Moments:
 
 def _outer(weight: Floats, a: Floats, b: Floats) -> Floats:
     return np.asarray(weight[:, None, None] * a[:, :, None] * b[:, None, :])
-
-
-def packed_size(d: int) -> int:
-    """How many numbers a packed scatter of d dimensions takes."""
-    return int(_tiles(d)[-1][2].stop)
-
-
-@cache
-def _tiles(d: int) -> tuple[tuple[slice, slice, slice], ...]:
-    """Rows, columns and place in storage of the tiles of a symmetric d × d matrix on and above its diagonal.
-
-    Tiles rather than the bare triangle: they are copied as blocks, several times faster than one number at a time,
-    for 62% in place of 50% of the square at d = 128.
-    """
-    borders = [slice(start, min(start + TILE, d)) for start in range(0, d, TILE)]
-    tiles, place = [], 0
-    for i, rows in enumerate(borders):
-        for columns in borders[i:]:
-            size = (rows.stop - rows.start) * (columns.stop - columns.start)
-            tiles.append((rows, columns, slice(place, place + size)))
-            place += size
-    return tuple(tiles)

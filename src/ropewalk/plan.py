@@ -8,7 +8,6 @@ import torch
 
 from ropewalk.capture import Job
 from ropewalk.loading import auto_class
-from ropewalk.moments import packed_size
 from ropewalk.study import Study
 
 FLOAT64 = 8
@@ -73,7 +72,7 @@ def _cost(study: Study, job: Job) -> Cost:
         else min(capture.heads, available)
     )
     stored = heads + min(heads, layers * keys)
-    moments = stored * (packed_size(d) + 2 * d + 3) * FLOAT64 * len(job.shards)
+    moments = stored * (d * d + 2 * d + 3) * FLOAT64 * len(job.shards)
     kept = stored * d * 4 * job.keep * job.tokens / job.checkpoint.bucket
     return Cost(
         label=job.checkpoint.label,

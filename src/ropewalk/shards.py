@@ -90,12 +90,13 @@ def open_shard(path: Path) -> Any:
 
 def moments_arrays(prefix: str, moments: Moments) -> dict[str, np.ndarray[Any, Any]]:
     """Arrays of moments under names that begin with `prefix`."""
-    return {f"{prefix}.{name}": array for name, array in moments.pack().items()}
+    # The whole scatter, though half would do: putting it together again costs more than reading it.
+    return {f"{prefix}.{name}": np.ascontiguousarray(getattr(moments, name)) for name in FIELDS}
 
 
 def read_moments(file: Any, prefix: str) -> Moments:
     """The inverse of `moments_arrays`, from an open shard."""
-    return Moments.unpack({name: file.get_tensor(f"{prefix}.{name}") for name in FIELDS})
+    return Moments(**{name: file.get_tensor(f"{prefix}.{name}") for name in FIELDS})
 
 
 def layer_prefix(layer: int, kind: str) -> str:
