@@ -62,39 +62,24 @@ class Moments:
         delta, tau = self.mean - part.mean, self.t_mean - part.t_mean
         share = part.n / left
         weight = part.n * self.n / left
-        outer = _outer(weight, delta, delta)
         return Moments(
             n=n,
             mean=self.mean + share[:, None] * delta,
             t_mean=self.t_mean + share * tau,
-            sxx=np.subtract(self.sxx - part.sxx, outer, out=outer),
+            sxx=self.sxx - part.sxx - _outer(weight, delta, delta),
             sxt=self.sxt - part.sxt - (weight * tau)[:, None] * delta,
             stt=self.stt - part.stt - weight * tau**2,
         )
 
-    def project(self, directions: Floats, rows: NDArray[np.intp] | None = None) -> "Moments":
-        """Moments of the projections on directions [heads, d, m]: Dᵀ x̄, Dᵀ Sxx D, Dᵀ Sxt.
-
-        `rows` [heads] says whose moments each head's directions apply to, when several share them.
-        """
-        m = directions.shape[2]
-        if rows is None:
-            image, own = np.matmul(self.sxx, directions), self
-        else:
-            # Heads that share keys are multiplied in one product, and the shared scatter is not copied for each.
-            image = np.empty_like(directions)
-            for row in np.unique(rows):
-                mine = rows == row
-                joined = directions[mine].transpose(1, 0, 2).reshape(self.head_dim, -1)
-                image[mine] = (self.sxx[row] @ joined).reshape(self.head_dim, -1, m).transpose(1, 0, 2)
-            own = Moments(self.n[rows], self.mean[rows], self.t_mean[rows], self.sxx, self.sxt[rows], self.stt[rows])
+    def project(self, directions: Floats) -> "Moments":
+        """Moments of the projections on directions [heads, d, m]: Dᵀ x̄, Dᵀ Sxx D, Dᵀ Sxt."""
         return Moments(
-            n=own.n,
-            mean=np.matmul(own.mean[:, None], directions)[:, 0],
-            t_mean=own.t_mean,
-            sxx=np.matmul(directions.transpose(0, 2, 1), image),
-            sxt=np.matmul(own.sxt[:, None], directions)[:, 0],
-            stt=own.stt,
+            n=self.n,
+            mean=np.matmul(self.mean[:, None], directions)[:, 0],
+            t_mean=self.t_mean,
+            sxx=np.matmul(directions.transpose(0, 2, 1), np.matmul(self.sxx, directions)),
+            sxt=np.matmul(self.sxt[:, None], directions)[:, 0],
+            stt=self.stt,
         )
 
     def is_finite(self) -> NDArray[np.bool_]:

@@ -34,7 +34,8 @@ def leave_one_out(
     is no larger). Leaving a group out turns the leading components towards directions outside it only to second order,
     and it is three times cheaper at head_dim 128 than decomposing every replicate in full.
     """
-    whole_q, whole_k = merge_all(q), merge_all(k)[key_of]
+    k = [part[key_of] for part in k]
+    whole_q, whole_k = merge_all(q), merge_all(k)
     scatter = pooled_scatter(whole_q, whole_k)
     spectrum, basis = eigenbasis(scatter)
     whole = describe(whole_q, whole_k, scatter, spectrum[:, :components], basis[:, :, :components])
@@ -42,23 +43,22 @@ def leave_one_out(
         return whole, []
     span = np.ascontiguousarray(basis[:, :, : max(SPAN, components + MARGIN)])
     projected_q = [part.project(span) for part in q]
-    projected_k = [part.project(span, key_of) for part in k]
+    projected_k = [part.project(span) for part in k]
     total_q, total_k = whole_q.project(span), whole_k.project(span)
     replicates = []
     for part_q, part_k, own_q, own_k in zip(q, k, projected_q, projected_k, strict=True):
-        total = _variance(_rest(whole_q, part_q), _rest(whole_k, part_k, key_of))
+        total = _variance(_rest(whole_q, part_q), _rest(whole_k, part_k))
         replicates.append(combined_pca(total_q.without(own_q), total_k.without(own_k), components, total))
     return whole, replicates
 
 
-def _rest(whole: Moments, part: Moments, rows: NDArray[np.intp] | slice = slice(None)) -> tuple[Floats, Floats, Floats]:
-    """Tokens [heads], mean [heads, d] and tr Sxx [heads] of what is left of the whole without rows of a part."""
-    part_n = part.n[rows]
-    n = whole.n - part_n
-    delta = whole.mean - part.mean[rows]
-    trace = np.trace(whole.sxx, axis1=1, axis2=2) - np.trace(part.sxx, axis1=1, axis2=2)[rows]
-    trace -= part_n * whole.n / n * (delta**2).sum(axis=1)
-    return n, whole.mean + (part_n / n)[:, None] * delta, trace
+def _rest(whole: Moments, part: Moments) -> tuple[Floats, Floats, Floats]:
+    """Tokens [heads], mean [heads, d] and tr Sxx [heads] of what is left of the whole without a part."""
+    n = whole.n - part.n
+    delta = whole.mean - part.mean
+    trace = np.trace(whole.sxx, axis1=1, axis2=2) - np.trace(part.sxx, axis1=1, axis2=2)
+    trace -= part.n * whole.n / n * (delta**2).sum(axis=1)
+    return n, whole.mean + (part.n / n)[:, None] * delta, trace
 
 
 def _variance(q: tuple[Floats, Floats, Floats], k: tuple[Floats, Floats, Floats]) -> Floats:
