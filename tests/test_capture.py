@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -480,3 +480,25 @@ def test_a_damaged_record_is_said(study_data: dict[str, Any]) -> None:
         (study.folder / "study.yaml").write_text(content)
         with pytest.raises(RopewalkError, match=r"study.yaml is damaged"):
             analyze(study.folder)
+
+
+def test_a_manifest_that_names_other_heads_is_refused(study_data: dict[str, Any]) -> None:
+    study = parse_study(study_data)
+    capture_study(study)
+    manifest = study.folder / "captures/first/manifest.json"
+    content = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**content, "heads": content["heads"][1:]}))
+    with pytest.raises(RopewalkError, match="a shard holds other heads of layer 0 than its manifest names"):
+        analyze(study.folder)
+
+
+def test_skipping_the_whole_context_is_refused(model: Any, tokens: np.ndarray) -> None:
+    with pytest.raises(RopewalkError, match="skip_first 63 leaves nothing of the context 64"):
+        measure(model, tokens, context=64, skip_first=63)
+
+
+def test_a_model_that_stops_attending_is_noticed(model: Any, tokens: np.ndarray) -> None:
+    layout = read_layout(model)
+    more = replace(layout, layers=(*layout.layers, replace(layout.layers[-1], call=5, layer=5)))
+    with pytest.raises(RopewalkError, match="the model made 5 attention calls where 6 were expected"):
+        collect(model, more, Settings(more.heads(), 4), tokens)

@@ -146,6 +146,10 @@ def layer_inputs(
 def _layer(source: LayerInput, components: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     layer, heads = source.layer, source.heads
     q, k = source.moments("q"), source.moments("k")
+    if any(list(stored) != [head.head for head in heads] for stored, _ in q):
+        raise RopewalkError(
+            f"a shard holds other heads of layer {layer.layer} than its manifest names: remove it and capture again"
+        )
     key_of = np.array([k[0][0].index(head.k_head) for head in heads])
     queries, keys = [part for _, part in q], [part for _, part in k]
     whole, left_out = leave_one_out(queries, keys, key_of, components)
