@@ -15,9 +15,9 @@ import numpy as np
 import yaml
 
 from ropewalk.analysis import analyze
-from ropewalk.layout import AttentionLayer, Layout
-from ropewalk.moments import Moments
-from ropewalk.shards import Identity, layer_prefix, moments_arrays, shard_path, write_manifest, write_shard
+from ropewalk.capture.shards import Identity, layer_prefix, moments_arrays, shard_path, write_manifest, write_shard
+from ropewalk.geometry.moments import Moments
+from ropewalk.models.layout import AttentionLayer, Layout
 from ropewalk.study import Capture, parse_study
 
 LAYERS, HEADS, KEYS, D, TOKENS = 36, 16, 4, 128, 1024

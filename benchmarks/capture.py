@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ropewalk.collector import Settings, collect
-from ropewalk.loading import load_model
-from ropewalk.probe import read_layout
+from ropewalk.capture.collector import Settings, collect
+from ropewalk.models.loading import load_model
+from ropewalk.models.probe import read_layout
 from ropewalk.study import Checkpoint
 
 MODEL = Path(__file__).parent.parent / "build" / "smollm2"

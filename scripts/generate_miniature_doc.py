@@ -16,12 +16,14 @@ import pandas as pd
 
 from ropewalk.analysis import analyze
 from ropewalk.captions.wording import CORRELATION, SHARE, Unit, value
-from ropewalk.capture import capture_study
+from ropewalk.capture.run import capture_study
 from ropewalk.demo import demo_study
 from ropewalk.files import write_text
 from ropewalk.geometry.taxonomy import CATEGORIES, DEPTH_BINS, HIGH, depth_bin
-from ropewalk.layout import AttentionLayer, Layout
-from ropewalk.summary import Estimate, Measure, View, view
+from ropewalk.models.layout import AttentionLayer, Layout
+from ropewalk.summary.measures import Measure
+from ropewalk.summary.tracks import Estimate
+from ropewalk.summary.view import View, view
 from ropewalk.tables import read_qk, read_replicates
 
 ROOT = Path(__file__).parent.parent

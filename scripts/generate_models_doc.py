@@ -11,7 +11,7 @@ from typing import Any
 import transformers
 
 from ropewalk.files import write_text
-from ropewalk.layout import Layout
+from ropewalk.models.layout import Layout
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "tests"))

@@ -12,7 +12,7 @@ import pandas as pd
 
 from ropewalk.files import write_text
 from ropewalk.geometry.taxonomy import CATEGORIES
-from ropewalk.summary import summarise
+from ropewalk.summary.view import summarise
 from ropewalk.tables import read_qk, read_replicates
 
 MARKS = ("<!-- summary -->", "<!-- /summary -->")

@@ -9,7 +9,7 @@ import pytest
 from ropewalk.captions import Caption, to_markdown
 from ropewalk.captions.wording import CORRELATION, SHARE, direction, sign, value
 from ropewalk.figures import FIGURES
-from ropewalk.summary import Estimate
+from ropewalk.summary.tracks import Estimate
 from test_figures import heads_of, leave_one_out, synthetic
 
 CAPTION = {spec.draw.__name__: spec.caption for spec in FIGURES}

@@ -22,18 +22,18 @@ from sklearn import decomposition
 
 from conftest import make_texts, tiny_smollm3
 from ropewalk.analysis import analyze
-from ropewalk.capture import capture_study, prepare_jobs
-from ropewalk.collector import Settings, collect, kept_positions
+from ropewalk.capture.collector import Settings, collect, kept_positions
+from ropewalk.capture.measure import measure
+from ropewalk.capture.plan import costs, describe
+from ropewalk.capture.run import capture_study, prepare_jobs
+from ropewalk.capture.shards import shard_path
 from ropewalk.errors import RopewalkError
 from ropewalk.files import atomic_path
-from ropewalk.layout import Layout
-from ropewalk.measurement import measure
-from ropewalk.moments import merge_all
-from ropewalk.plan import costs, describe
-from ropewalk.probe import read_layout
-from ropewalk.shards import shard_path
+from ropewalk.geometry.moments import merge_all
+from ropewalk.models.layout import Layout
+from ropewalk.models.probe import read_layout
+from ropewalk.models.tap import Call, tap
 from ropewalk.study import parse_study
-from ropewalk.tap import Call, tap
 
 
 @pytest.fixture(scope="module")
@@ -390,7 +390,7 @@ def test_pre_rope_is_refused_where_it_cannot_be_had(
     model: Any, tokens: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the modelling file's rotation to listen to, a layer that rotates has nothing to give."""
-    monkeypatch.setattr("ropewalk.collector.rotary_inputs", lambda _: nullcontext([]))
+    monkeypatch.setattr("ropewalk.capture.collector.rotary_inputs", lambda _: nullcontext([]))
     layout = read_layout(model)
     with pytest.raises(RopewalkError, match="pre_rope is not available for SmolLM3Attention"):
         collect(model, layout, Settings(layout.heads(), 4, pre_rope=True), tokens)

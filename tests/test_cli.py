@@ -52,7 +52,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["analysis", "figures", "report", "compare", "summary", "tables", "geometry.pca", "vectors"]
+    "module", ["analysis", "figures", "report", "compare", "summary.view", "tables", "geometry.pca", "capture.vectors"]
 )
 def test_light_parts_do_not_load_torch(module: str) -> None:
     code = f"import sys, ropewalk.{module}\nprint([m for m in ('torch', 'transformers') if m in sys.modules])"
@@ -117,7 +117,7 @@ def test_too_few_documents_stop_before_a_model_loads(
 ) -> None:
     study_data["corpus"]["documents"] = 50
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study_data))
-    monkeypatch.setattr("ropewalk.capture.load_model", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("ropewalk.capture.run.load_model", lambda *_: pytest.fail("a model was loaded"))
     code, _, err = run("run", str(tmp_path / "study.yaml"))
     assert code == 2
     assert "only 12 documents of the corpus have 96 tokens and 50 are asked for" in err

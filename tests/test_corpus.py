@@ -12,7 +12,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from conftest import make_texts
-from ropewalk.corpus import check_corpus, encode, prepare, stdlib_files, texts
+from ropewalk.capture.corpus import check_corpus, encode, prepare, stdlib_files, texts
 from ropewalk.errors import RopewalkError
 from ropewalk.study import Corpus
 

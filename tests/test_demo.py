@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from ropewalk.analysis import analyze
-from ropewalk.capture import capture_study
+from ropewalk.capture.run import capture_study
 from ropewalk.demo import demo_study
 from ropewalk.geometry.jackknife import jackknife_error
 from ropewalk.study import Study
-from ropewalk.summary import view
+from ropewalk.summary.view import view
 from ropewalk.tables import read_replicates
 
 DATA = Path(__file__).parent.parent / "src" / "ropewalk" / "data" / "miniature"

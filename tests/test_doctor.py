@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from ropewalk.doctor import examine, recompute
-from ropewalk.tap import replaced_attention
+from ropewalk.models.doctor import examine, recompute
+from ropewalk.models.tap import replaced_attention
 from tiny_models import tiny_model
 
 CHECKS = [

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from ropewalk.errors import RopewalkError
-from ropewalk.layout import AttentionLayer, Head, Layout
-from ropewalk.probe import input_device, read_layout
+from ropewalk.models.layout import AttentionLayer, Head, Layout
+from ropewalk.models.probe import input_device, read_layout
 from tiny_models import tiny_model
 
 

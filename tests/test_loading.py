@@ -17,11 +17,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 
 from hub_stand_in import HubStandIn
-from ropewalk import downloads, loading
-from ropewalk.collector import Settings, ShardResult, collect
+from ropewalk.capture.collector import Settings, ShardResult, collect
 from ropewalk.errors import RopewalkError
-from ropewalk.loading import device_of, load_config, load_model, load_tokenizer, model_class, model_fingerprint
-from ropewalk.probe import read_layout
+from ropewalk.models import hub, loading
+from ropewalk.models.loading import device_of, load_config, load_model, load_tokenizer, model_class, model_fingerprint
+from ropewalk.models.probe import read_layout
 from ropewalk.study import Checkpoint
 
 SIZES: dict[str, Any] = {
@@ -180,7 +180,7 @@ def test_what_is_in_the_cache_needs_no_hub(
     serve({"org/m": {"main": files_of(llama)}})
     load_model(checkpoint("org/m"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    downloads._commit.cache_clear()
+    hub._commit.cache_clear()
     assert same_weights(load_model(checkpoint("org/m")), load_model(checkpoint(llama)))
     load_tokenizer(checkpoint("org/m"))
 

@@ -8,10 +8,10 @@ import torch
 from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from ropewalk.doctor import examine
 from ropewalk.errors import RopewalkError
-from ropewalk.loading import model_class
-from ropewalk.probe import read_layout
+from ropewalk.models.doctor import examine
+from ropewalk.models.loading import model_class
+from ropewalk.models.probe import read_layout
 from tiny_models import NO_DISPATCH, NOT_BUILT, QK_NORM, REFUSED, TOKENS, TYPES, check, tiny_config, tiny_model
 
 ROOT = Path(__file__).parent.parent

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropewalk.accumulator import Accumulator
-from ropewalk.moments import Moments, merge_all, stack
-from ropewalk.shards import Identity, moments_arrays, open_shard, read_moments, write_shard
+from ropewalk.capture.shards import Identity, moments_arrays, open_shard, read_moments, write_shard
+from ropewalk.geometry.moments import Moments, merge_all, stack
+from ropewalk.statistics.accumulator import Accumulator
 
 FIELDS = ("n", "mean", "t_mean", "sxx", "sxt", "stt")
 

@@ -6,10 +6,10 @@ import torch
 from scipy.stats import pearsonr
 from sklearn import decomposition
 
-from ropewalk.accumulator import Accumulator
 from ropewalk.geometry.jackknife import jackknife_error, leave_one_out
+from ropewalk.geometry.moments import Moments, merge_all
 from ropewalk.geometry.pca import combined_pca
-from ropewalk.moments import Moments, merge_all
+from ropewalk.statistics.accumulator import Accumulator
 
 
 def synthetic(heads: int, tokens: int, d: int, seed: int = 0, offset: float = 0.0, drift: float = 0.02) -> np.ndarray:

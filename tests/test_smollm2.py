@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from ropewalk.loading import load_model, load_tokenizer
-from ropewalk.probe import read_layout
+from ropewalk.models.loading import load_model, load_tokenizer
+from ropewalk.models.probe import read_layout
+from ropewalk.models.tap import Call, tap
 from ropewalk.study import Checkpoint
-from ropewalk.tap import Call, tap
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"

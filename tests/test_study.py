@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from ropewalk.errors import RopewalkError
-from ropewalk.layout import AttentionLayer, Layout
+from ropewalk.models.layout import AttentionLayer, Layout
 from ropewalk.study import load_study, parse_study
 
 ROOT = Path(__file__).parent.parent

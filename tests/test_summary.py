@@ -8,7 +8,9 @@ import pytest
 
 from ropewalk.errors import RopewalkError
 from ropewalk.geometry.taxonomy import CATEGORIES
-from ropewalk.summary import MEASURES, NO_CATEGORY, Group, depth_tracks, moves, pc0, summarise, view
+from ropewalk.summary.lineup import Group
+from ropewalk.summary.measures import MEASURES
+from ropewalk.summary.view import NO_CATEGORY, depth_tracks, moves, pc0, summarise, view
 from test_figures import heads_of, leave_one_out, synthetic
 
 

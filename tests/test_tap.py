@@ -12,11 +12,11 @@ from torch import nn
 from transformers import CONFIG_MAPPING
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ropewalk.collector import Settings, collect
+from ropewalk.capture.collector import Settings, collect
 from ropewalk.errors import RopewalkError
-from ropewalk.loading import model_class
-from ropewalk.probe import probe_tokens, read_layout
-from ropewalk.tap import Call, Finished, dispatches, rotary_inputs, tap
+from ropewalk.models.loading import model_class
+from ropewalk.models.probe import probe_tokens, read_layout
+from ropewalk.models.tap import Call, Finished, dispatches, rotary_inputs, tap
 from tiny_models import TOKENS, tiny_config, tiny_model
 
 

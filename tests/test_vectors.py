@@ -20,11 +20,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from hub_stand_in import HubStandIn
 from ropewalk.analysis import analyze
-from ropewalk.capture import capture_study
-from ropewalk.collector import kept_positions
+from ropewalk.capture.collector import kept_positions
+from ropewalk.capture.run import capture_study
+from ropewalk.capture.shards import layer_prefix, open_shard, read_manifest, read_moments, shard_path
+from ropewalk.capture.sources import ROWS, batches
 from ropewalk.errors import RopewalkError
-from ropewalk.shards import layer_prefix, open_shard, read_manifest, read_moments, shard_path
-from ropewalk.sources import ROWS, batches
 from ropewalk.study import Study, parse_study
 
 CONTEXT = 32

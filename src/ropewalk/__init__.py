@@ -14,23 +14,23 @@ from ropewalk.errors import RopewalkError
 if TYPE_CHECKING:
     from ropewalk import figures
     from ropewalk.analysis import analyze
-    from ropewalk.capture import capture_study
-    from ropewalk.doctor import examine
-    from ropewalk.measurement import measure
-    from ropewalk.moments import Moments
+    from ropewalk.capture.measure import measure
+    from ropewalk.capture.run import capture_study
+    from ropewalk.geometry.moments import Moments
+    from ropewalk.models.doctor import examine
+    from ropewalk.models.probe import read_layout
     from ropewalk.pipeline import run_study
-    from ropewalk.probe import read_layout
     from ropewalk.study import load_study
     from ropewalk.tables import read_qk
 
 _HOMES = {
-    "Moments": "moments",
+    "Moments": "geometry.moments",
     "analyze": "analysis",
-    "capture_study": "capture",
-    "examine": "doctor",
+    "capture_study": "capture.run",
+    "examine": "models.doctor",
     "load_study": "study",
-    "measure": "measurement",
-    "read_layout": "probe",
+    "measure": "capture.measure",
+    "read_layout": "models.probe",
     "read_qk": "tables",
     "run_study": "pipeline",
 }

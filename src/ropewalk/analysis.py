@@ -13,14 +13,14 @@ import yaml
 from pydantic import ValidationError
 from threadpoolctl import threadpool_limits
 
+from ropewalk.capture.shards import layer_prefix, open_shard, read_manifest, read_marks, read_moments, shard_path
 from ropewalk.errors import RopewalkError
 from ropewalk.files import atomic_path
 from ropewalk.geometry.jackknife import jackknife_error, leave_one_out
+from ropewalk.geometry.moments import Moments
 from ropewalk.geometry.pca import COMPONENTS, PCA
 from ropewalk.geometry.taxonomy import classify
-from ropewalk.layout import AttentionLayer, Head, Layout
-from ropewalk.moments import Moments
-from ropewalk.shards import layer_prefix, open_shard, read_manifest, read_marks, read_moments, shard_path
+from ropewalk.models.layout import AttentionLayer, Head, Layout
 from ropewalk.study import Checkpoint, Study
 from ropewalk.tables import QK_COLUMNS, REPLICATE_COLUMNS
 

@@ -115,7 +115,7 @@ def capture(study: Path, only: Sequence[str], shards: Sequence[int], dry_run: bo
     if dry_run:
         _print_plan(loaded)
         return
-    from ropewalk.capture import capture_study
+    from ropewalk.capture.run import capture_study
 
     capture_study(loaded, only=only, shards=shards or None)
 
@@ -182,7 +182,7 @@ def inspect(model: str, **choices: Any) -> None:
     MODEL is a hub name or a folder. Per layer: query and key heads, head_dim, RoPE or NoPE and the rotated share of
     dimensions (measured by shifting positions), sliding window.
     """
-    from ropewalk.probe import read_layout
+    from ropewalk.models.probe import read_layout
 
     layout = read_layout(_load(model, choices))
     note = ", absolute position embeddings" if layout.absolute_positions else ""
@@ -205,7 +205,7 @@ def doctor(model: str, **choices: Any) -> None:
     MODEL is a hub name or a folder. Attention is recomputed from the captured tensors, captured keys are moved, and
     logits are compared with and without the tap.
     """
-    from ropewalk.doctor import examine
+    from ropewalk.models.doctor import examine
 
     findings = examine(_load(model, choices))
     for finding in findings:
@@ -284,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _load(model: str, choices: dict[str, Any]) -> Any:
-    from ropewalk.loading import load_model
+    from ropewalk.models.loading import load_model
     from ropewalk.study import parse_study
 
     checkpoint = {"repo": model, "name": "model", "context": 2, **choices}
@@ -293,8 +293,8 @@ def _load(model: str, choices: dict[str, Any]) -> Any:
 
 
 def _print_plan(study: Any) -> None:
-    from ropewalk.capture import prepare_jobs
-    from ropewalk.plan import describe
+    from ropewalk.capture.plan import describe
+    from ropewalk.capture.run import prepare_jobs
 
     click.echo(describe(study, prepare_jobs(study)))
 

@@ -10,7 +10,8 @@ import pandas as pd
 from ropewalk.errors import RopewalkError
 from ropewalk.files import write_text
 from ropewalk.geometry.taxonomy import CATEGORIES, DEPTH_BINS
-from ropewalk.summary import MEASURES, Measure, summarise
+from ropewalk.summary.measures import MEASURES, Measure
+from ropewalk.summary.view import summarise
 from ropewalk.tables import check_qk, read_qk, read_replicates
 
 PRECISION = 0.005

@@ -9,7 +9,7 @@ from ropewalk.study import Study
 
 def run_study(study: Study) -> Path:
     """Do all that is not done yet of a study and return its results folder."""
-    from ropewalk.capture import capture_study
+    from ropewalk.capture.run import capture_study
 
     capture_study(study)
     analyze(study.folder)

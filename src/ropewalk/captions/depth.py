@@ -9,7 +9,9 @@ from ropewalk.captions.production import steps
 from ropewalk.captions.signal import clauses, known, titled
 from ropewalk.captions.wording import CORRELATION, largest_change, story, takeaway, value
 from ropewalk.geometry.taxonomy import DEPTH_BINS
-from ropewalk.summary import Estimate, Measure, View, depth_tracks, view
+from ropewalk.summary.measures import Measure
+from ropewalk.summary.tracks import Estimate
+from ropewalk.summary.view import View, depth_tracks, view
 
 SHALLOW, DEEP = range(3), range(7, DEPTH_BINS)
 DIFFERENCE = "mean {} of shallow heads (bins 0.0 to 0.2) minus deep heads (bins 0.7 to 0.9)"

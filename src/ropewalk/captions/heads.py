@@ -9,7 +9,8 @@ from ropewalk.captions.production import steps
 from ropewalk.captions.signal import places, titled
 from ropewalk.captions.wording import CORRELATION, SHARE, Unit, largest_change, overall, story, takeaway, value
 from ropewalk.geometry.taxonomy import CATEGORIES, HIGH, LOW, MIXED
-from ropewalk.summary import Measure, View, moves, view
+from ropewalk.summary.measures import Measure
+from ropewalk.summary.view import View, moves, view
 
 RULES = (
     f"**Classification**: position-dominated r_q > {HIGH} and |r_k| > {HIGH}; Q-positional r_q > {HIGH} and |r_k| < "

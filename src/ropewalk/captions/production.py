@@ -3,7 +3,7 @@
 import numpy as np
 
 from ropewalk.captions.wording import span
-from ropewalk.summary import View
+from ropewalk.summary.view import View
 
 SCRIPT = "scripts/generate_report_figures.py"
 

@@ -5,7 +5,7 @@ import pandas as pd
 from ropewalk.captions import Caption
 from ropewalk.captions.production import steps
 from ropewalk.captions.wording import CORRELATION, SHARE, Unit, overall, story, takeaway
-from ropewalk.summary import View, view
+from ropewalk.summary.view import View, view
 
 NAMES = {
     "mean_r_q": "mean r_q",

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ropewalk.summary import Estimate, Track, View
+from ropewalk.summary.tracks import Estimate, Track
+from ropewalk.summary.view import View
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ropewalk.figures.style import RULE, WIDTH, extent, plain, shortened
-from ropewalk.summary import Lineup
+from ropewalk.summary.lineup import Lineup
 
 ANGLE = 45
 GAP = 1.15

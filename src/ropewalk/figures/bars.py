@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from ropewalk.figures import axis
 from ropewalk.figures.style import CATEGORY_COLOURS, contrasting, page, style
 from ropewalk.geometry.taxonomy import CATEGORIES
-from ropewalk.summary import view
+from ropewalk.summary.view import view
 
 BAR, CROWDED = 0.84, 60
 """Width of a bar up to this many checkpoints."""

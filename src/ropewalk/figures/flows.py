@@ -14,7 +14,7 @@ from matplotlib.path import Path
 
 from ropewalk.figures.style import CATEGORY_COLOURS, contrasting, page, plain, shortened, style
 from ropewalk.geometry.taxonomy import CATEGORIES
-from ropewalk.summary import NO_CATEGORY, View, moves, view
+from ropewalk.summary.view import NO_CATEGORY, View, moves, view
 
 NODES = (*CATEGORIES, NO_CATEGORY)
 COUNT = 6

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from ropewalk.figures import axis
 from ropewalk.figures.style import WIDTH, contrasting, page, style
 from ropewalk.geometry.taxonomy import DEPTH_BINS
-from ropewalk.summary import depth_tracks, view
+from ropewalk.summary.view import depth_tracks, view
 
 LARGEST, SMALLEST = 7.5, 4.5
 """Font sizes of the numbers in the cells; where the smallest does not fit there are none."""

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from ropewalk.figures import axis
 from ropewalk.figures.style import KEY, KEY_SIZE, NOPE, QUERY, ROPE, SIGNAL, TEXT, extent, page, style
-from ropewalk.summary import Lineup, Track, View, view
+from ropewalk.summary.lineup import Lineup
+from ropewalk.summary.tracks import Track
+from ropewalk.summary.view import View, view
 
 
 def _connected(lineup: Lineup) -> bool:

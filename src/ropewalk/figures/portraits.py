@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 
 from ropewalk.figures.style import NOPE, ROPE, RULE, UNKNOWN, page, plain, shortened, style
 from ropewalk.geometry.taxonomy import CATEGORIES, HIGH, LOW
-from ropewalk.summary import MEASURES, view
+from ropewalk.summary.measures import MEASURES
+from ropewalk.summary.view import view
 
 COUNT = 6
 R_Q_LIMITS = (-0.05, 1.05)

@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ropewalk.geometry.taxonomy import CATEGORIES
-from ropewalk.summary import NO_CATEGORY
+from ropewalk.summary.view import NO_CATEGORY
 
 WIDTH = 5.2
 """Inches. Printed in a 3.4 inch column, 9 point text is still 6 points high."""

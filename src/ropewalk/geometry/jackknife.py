@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ropewalk.geometry.moments import Floats, Moments, merge_all
 from ropewalk.geometry.pca import COMPONENTS, PCA, combined_pca, describe, eigenbasis, pooled_scatter
-from ropewalk.moments import Floats, Moments, merge_all
 
 SPAN = 24
 """Leading directions of the whole in which replicates are computed."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ropewalk.moments import Floats, Moments
+from ropewalk.geometry.moments import Floats, Moments
 
 COMPONENTS = 10
 UNDECIDED = 0.05

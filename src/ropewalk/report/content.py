@@ -17,7 +17,7 @@ from ropewalk.report import numbers
 from ropewalk.report.glossary import glossary
 from ropewalk.report.parts import Picture, Report
 from ropewalk.report.settings import entries, facts, read_study
-from ropewalk.summary import View, view
+from ropewalk.summary.view import View, view
 from ropewalk.tables import read_qk, read_replicates
 
 

@@ -11,7 +11,9 @@ import pandas as pd
 from ropewalk.captions.wording import CORRELATION, SHARE, Unit
 from ropewalk.geometry.taxonomy import CATEGORIES
 from ropewalk.report.parts import MISSING, Card, Cell, Column, Grid
-from ropewalk.summary import Estimate, Lineup, Track, View
+from ropewalk.summary.lineup import Lineup
+from ropewalk.summary.tracks import Estimate, Track
+from ropewalk.summary.view import View
 
 
 @dataclass(frozen=True)

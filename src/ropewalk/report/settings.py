@@ -10,7 +10,7 @@ import yaml
 
 from ropewalk.errors import RopewalkError
 from ropewalk.report.parts import MISSING, Cell, Column, Entry, Grid
-from ropewalk.summary import View
+from ropewalk.summary.view import View
 
 _COUNTS = {"context": "context length", "n_q": "tokens per checkpoint", "shards": "shards per checkpoint"}
 

@@ -2,7 +2,7 @@
 
 from ropewalk.series.branches import Branch, labels, parse_branch
 from ropewalk.series.findings import Finding, audit
-from ropewalk.series.hub import Series, hub_errors, list_series, scan, thin
+from ropewalk.series.hub import Series, list_series, scan, thin
 from ropewalk.series.preset import describe, to_study
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "Series",
     "audit",
     "describe",
-    "hub_errors",
     "labels",
     "list_series",
     "parse_branch",

@@ -9,20 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub.errors import EntryNotFoundError
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from ropewalk.errors import RopewalkError
+from ropewalk.models.hub import hub_errors
 from ropewalk.series.branches import Branch, in_order, parse_branch, select
 
 CONFIG = "config.json"
@@ -32,9 +24,6 @@ READ = (CONFIG, SAFETENSORS_INDEX, PICKLE_INDEX)
 """The only files whose content is fetched: all small."""
 
 _WORKERS = 8
-_LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
-# The client's HTTP library differs between versions of the client: its base exception is taken from the client's own.
-_TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
 
 
 @dataclass(frozen=True)
@@ -72,32 +61,6 @@ class Series:
     def phases(self) -> list[str]:
         """The phases in order, each once."""
         return list(dict.fromkeys(branch.phase for branch in self.branches))
-
-
-@contextmanager
-def hub_errors(repo: str, endpoint: str) -> Iterator[None]:
-    """Turn what the hub's client raises about `repo` into one sentence with a remedy."""
-    try:
-        yield
-    except GatedRepoError as error:
-        raise RopewalkError(f"{repo} is gated: ask for access on its page on the hub, then {_LOG_IN}") from error
-    except RepositoryNotFoundError as error:
-        raise RopewalkError(
-            f"no repo {repo} on the hub: check the spelling (owner/name), and if it is private, {_LOG_IN}"
-        ) from error
-    except RevisionNotFoundError as error:
-        raise RopewalkError(f"a branch of {repo} went away while it was read: run the command again") from error
-    except HFValidationError as error:
-        raise RopewalkError(f"'{repo}' is not the name of a hub repo: give it as owner/name") from error
-    except OfflineModeIsEnabled as error:
-        raise RopewalkError(f"HF_HUB_OFFLINE is set, and {repo} is on the hub: unset it and run again") from error
-    except HfHubHTTPError as error:
-        status = error.response.status_code
-        raise RopewalkError(f"the hub answered {status} about {repo}: wait a little and run again") from error
-    except (LocalEntryNotFoundError, _TRANSPORT_ERROR) as error:
-        raise RopewalkError(
-            f"cannot reach the hub at {endpoint} for {repo}: check the connection (or HF_ENDPOINT) and run again"
-        ) from error
 
 
 def list_series(repo: str, *, api: HfApi | None = None) -> Series:

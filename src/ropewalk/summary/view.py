@@ -1,187 +1,21 @@
-"""Numbers that sum up a checkpoint, each with its standard error from leaving one shard out."""
+"""What figures, captions and the report look at: the heads of every checkpoint, and the same with shards left out."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import groupby, pairwise
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from ropewalk.errors import RopewalkError
-from ropewalk.geometry.jackknife import jackknife_error
-from ropewalk.geometry.taxonomy import CATEGORIES, DEPTH_BINS, classify, depth_bin
+from ropewalk.geometry.taxonomy import DEPTH_BINS, classify, depth_bin
+from ropewalk.summary.lineup import Lineup, lineup
+from ropewalk.summary.measures import MEASURES, Measure
+from ropewalk.summary.tracks import Track
 from ropewalk.tables import REPLICATE_COLUMNS, check_qk
-
-Measure = Callable[[pd.DataFrame], float]
-"""A number from the PC0 rows of one checkpoint (columns r_q, r_k, explained_variance, category, rope, bin, ...)."""
-
-
-def _mean(column: str) -> Measure:
-    return lambda heads: float(heads[column].mean())
-
-
-def _share(category: str) -> Measure:
-    def share(heads: pd.DataFrame) -> float:
-        categories = heads["category"].to_numpy(dtype=object)
-        known = np.count_nonzero(pd.notna(categories))
-        return np.count_nonzero(categories == category) / known if known else float("nan")
-
-    return share
-
-
-def _discordant(heads: pd.DataFrame) -> float:
-    known = heads["r_k"].dropna()
-    return float((known < 0).mean()) if len(known) else float("nan")
-
-
-def _where(rope: bool, measure: Measure) -> Measure:
-    return lambda heads: measure(heads[heads["rope"].to_numpy(dtype=float, na_value=np.nan) == rope])
-
-
-def _both(sign: int) -> Measure:
-    """Share of heads that are position-dominated with r_q·r_k of this sign, which no sign convention can change."""
-
-    def share(heads: pd.DataFrame) -> float:
-        known = heads.dropna(subset=["category"])
-        dominated = (known["category"] == CATEGORIES[0]) & (np.sign(known["r_q"] * known["r_k"]) == sign)
-        return float(dominated.mean()) if len(known) else float("nan")
-
-    return share
-
-
-MEASURES: Mapping[str, Measure] = {
-    "mean_r_q": _mean("r_q"),
-    "mean_r_k": _mean("r_k"),
-    "mean_abs_r_k": lambda heads: float(heads["r_k"].abs().mean()),
-    "discordant": _discordant,
-    "mean_explained_variance": _mean("explained_variance"),
-    **{f"share_{category}": _share(category) for category in CATEGORIES},
-    "concordant_position-dominated": _both(1),
-    "discordant_position-dominated": _both(-1),
-    "mean_r_q_rope": _where(True, _mean("r_q")),
-    "mean_r_q_nope": _where(False, _mean("r_q")),
-    "mean_r_k_rope": _where(True, _mean("r_k")),
-    "mean_r_k_nope": _where(False, _mean("r_k")),
-    "mean_abs_r_k_rope": _where(True, lambda heads: float(heads["r_k"].abs().mean())),
-    "mean_abs_r_k_nope": _where(False, lambda heads: float(heads["r_k"].abs().mean())),
-    "discordant_rope": _where(True, _discordant),
-    "discordant_nope": _where(False, _discordant),
-}
-
 
 NO_CATEGORY = "no correlation"
 """Stands for the category of a head without one (a missing correlation) where every head must be counted."""
-
-
-class Estimate(NamedTuple):
-    """A number and its standard error (NaN where there is none)."""
-
-    value: float
-    se: float
-
-
-class Group(NamedTuple):
-    """Neighbouring checkpoints `start <= i < stop` of one phase (training) or one family (models); may have no name."""
-
-    name: str
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True)
-class Lineup:
-    """The checkpoints of a table in the order in which they are shown, and the groups they stand in.
-
-    `training` is false in a study over models (no step and no phase): its checkpoints are ordered by family, and going
-    from one to the next is no change over time.
-    """
-
-    names: tuple[str, ...]
-    labels: tuple[str, ...]
-    groups: tuple[Group, ...]
-    training: bool
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    @property
-    def kind(self) -> str:
-        """What stands in the lineup."""
-        return "checkpoint" if self.training or not any(group.name for group in self.groups) else "model"
-
-    def group_of(self, index: int) -> Group:
-        """The group that a checkpoint stands in."""
-        return next(group for group in self.groups if group.start <= index < group.stop)
-
-    def select(self, indices: list[int]) -> "Lineup":
-        """Some of the checkpoints, as a lineup of their own."""
-        return Lineup(
-            tuple(self.names[index] for index in indices),
-            tuple(self.labels[index] for index in indices),
-            _grouped([self.group_of(index).name for index in indices]),
-            self.training,
-        )
-
-    def find(self, names: list[str]) -> list[int]:
-        """Indices of checkpoints given by name or label."""
-        found = []
-        for name in names:
-            known = self.names if name in self.names else self.labels
-            if name not in known:
-                raise RopewalkError(f"no checkpoint {name!r} in the table: choose from {', '.join(self.names)}")
-            found.append(known.index(name))
-        return found
-
-    def representative(self, count: int) -> list[int]:
-        """At most `count` indices: the first, the ends of groups, the last; thinned out or filled up evenly."""
-        last = len(self) - 1
-        count = min(count, len(self))
-        inner = sorted({group.stop - 1 for group in self.groups} - {0, last})
-        if not inner or count <= 2:
-            return sorted({round(i) for i in np.linspace(0, last, count)})
-        if len(inner) > count - 2:
-            inner = [inner[round(i)] for i in np.linspace(0, len(inner) - 1, count - 2)]
-        chosen = sorted({0, last, *inner})
-        while len(chosen) < count:
-            before, after = max(pairwise(chosen), key=lambda gap: gap[1] - gap[0])
-            chosen = sorted([*chosen, (before + after) // 2])
-        return chosen
-
-
-@dataclass(frozen=True)
-class Track:
-    """One measure over the checkpoints of a lineup.
-
-    `values` is [checkpoints]; `left_out` holds, per checkpoint, the value with each shard left out.
-    """
-
-    values: NDArray[np.float64]
-    left_out: tuple[dict[int, float], ...]
-
-    @cached_property
-    def errors(self) -> NDArray[np.float64]:
-        """Jackknife standard errors [checkpoints]; NaN without replicates."""
-        return np.array([float(jackknife_error(np.array([*parts.values()]))) for parts in self.left_out])
-
-    def at(self, index: int) -> Estimate:
-        """The value at one checkpoint."""
-        return Estimate(float(self.values[index]), float(self.errors[index]))
-
-    def change(self, first: int, last: int) -> Estimate:
-        """`values[last] - values[first]`, its error from leaving the same shard out of both.
-
-        Shards that hold other documents in the two checkpoints only add cross terms of mean zero; with different shards
-        the two errors are taken as independent.
-        """
-        before, after = self.left_out[first], self.left_out[last]
-        if before.keys() == after.keys():
-            error = float(jackknife_error(np.array([after[shard] - before[shard] for shard in before])))
-        else:
-            error = float(np.hypot(self.errors[first], self.errors[last]))
-        return Estimate(float(self.values[last] - self.values[first]), error)
 
 
 @dataclass(frozen=True)
@@ -248,25 +82,6 @@ def replicated(heads: pd.DataFrame, replicates: pd.DataFrame | None) -> pd.DataF
     )
     joined["category"] = classify(joined["r_q"], joined["r_k"])
     return joined
-
-
-def lineup(heads: pd.DataFrame) -> Lineup:
-    """Order and groups of the checkpoints of a checked table: as they come, models of a family brought together."""
-    rows = heads.drop_duplicates("checkpoint")
-    training = bool((rows["phase"] != "").any() or rows["step"].notna().any())
-    if not training:
-        rows = rows.iloc[np.argsort(pd.factorize(rows["family"])[0], kind="stable")]
-    groups = _grouped(rows["phase" if training else "family"])
-    return Lineup(tuple(rows["checkpoint"]), tuple(rows["label"]), groups, training)
-
-
-def _grouped(names: Iterable[str]) -> tuple[Group, ...]:
-    groups, start = [], 0
-    for name, members in groupby(names):
-        stop = start + len(list(members))
-        groups.append(Group(name, start, stop))
-        start = stop
-    return tuple(groups)
 
 
 def view(table: pd.DataFrame, replicates: pd.DataFrame | None = None) -> View:

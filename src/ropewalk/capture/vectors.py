@@ -13,12 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ropewalk.errors import RopewalkError
-from ropewalk.files import atomic_path, write_text
-from ropewalk.layout import Layout
-from ropewalk.moments import Moments, stack
-from ropewalk.progress import say
-from ropewalk.shards import (
+from ropewalk.capture.shards import (
     Identity,
     is_done,
     layer_prefix,
@@ -29,7 +24,12 @@ from ropewalk.shards import (
     write_manifest,
     write_shard,
 )
-from ropewalk.sources import LAYOUT, Dataset, batches, open_dataset
+from ropewalk.capture.sources import LAYOUT, Dataset, batches, open_dataset
+from ropewalk.errors import RopewalkError
+from ropewalk.files import atomic_path, write_text
+from ropewalk.geometry.moments import Moments, stack
+from ropewalk.models.layout import Layout
+from ropewalk.progress import say
 from ropewalk.study import Capture, Checkpoint
 
 MADE_FROM = "made_from.txt"

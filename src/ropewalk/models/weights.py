@@ -6,8 +6,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from ropewalk.downloads import repo_file, repo_names
 from ropewalk.errors import RopewalkError
+from ropewalk.models.hub import repo_file, repo_names
 
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"

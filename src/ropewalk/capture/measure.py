@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from ropewalk.analysis import LayerMoments, checkpoint_facts, layer_inputs, tabulate
-from ropewalk.collector import Settings, collect
-from ropewalk.corpus import encode
+from ropewalk.capture.collector import Settings, collect
+from ropewalk.capture.corpus import encode
+from ropewalk.capture.shards import split_documents
 from ropewalk.errors import RopewalkError
-from ropewalk.layout import AttentionLayer
-from ropewalk.probe import read_layout
-from ropewalk.shards import split_documents
+from ropewalk.models.layout import AttentionLayer
+from ropewalk.models.probe import read_layout
 from ropewalk.study import Capture, Checkpoint
 
 

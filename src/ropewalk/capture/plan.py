@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ropewalk.capture import Job
-from ropewalk.loading import auto_class
+from ropewalk.capture.run import Job
+from ropewalk.models.loading import auto_class
 from ropewalk.study import Study
 
 FLOAT64 = 8

@@ -16,12 +16,12 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
-from ropewalk.downloads import model_folder, repo_file
 from ropewalk.errors import RopewalkError
-from ropewalk.overrides import apply_overrides
+from ropewalk.models.hub import model_folder, repo_file
+from ropewalk.models.overrides import apply_overrides
+from ropewalk.models.tap import dispatches
+from ropewalk.models.weights import check_complete, is_whole, weight_files
 from ropewalk.study import Checkpoint
-from ropewalk.tap import dispatches
-from ropewalk.weights import check_complete, is_whole, weight_files
 
 CONFIG = "config.json"
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")

@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from ropewalk.accumulator import Accumulator
 from ropewalk.errors import RopewalkError
-from ropewalk.layout import Head, Layout
-from ropewalk.moments import Moments
-from ropewalk.probe import input_device
-from ropewalk.tap import Call, Finished, rotary_inputs, tap
+from ropewalk.geometry.moments import Moments
+from ropewalk.models.layout import Head, Layout
+from ropewalk.models.probe import input_device
+from ropewalk.models.tap import Call, Finished, rotary_inputs, tap
+from ropewalk.statistics.accumulator import Accumulator
 
 KINDS = ("q", "k")
 Integers = NDArray[np.int64]

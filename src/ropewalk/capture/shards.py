@@ -13,7 +13,7 @@ from safetensors.numpy import save
 from ropewalk._version import __version__
 from ropewalk.errors import RopewalkError
 from ropewalk.files import write_bytes, write_text
-from ropewalk.moments import Moments
+from ropewalk.geometry.moments import Moments
 
 FORMAT = 1
 """Number of the layout of shards and manifests; a reader refuses another."""

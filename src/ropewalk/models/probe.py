@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from ropewalk.errors import RopewalkError
-from ropewalk.layout import AttentionLayer, Layout
-from ropewalk.tap import AttentionFunction, Call, replaced_attention, tap
+from ropewalk.models.layout import AttentionLayer, Layout
+from ropewalk.models.tap import AttentionFunction, Call, replaced_attention, tap
 
 PROBE_TOKENS = 16
 POSITION_LIMITS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")

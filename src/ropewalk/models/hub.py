@@ -7,14 +7,52 @@ from functools import lru_cache
 from pathlib import Path
 
 from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
-from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RevisionNotFoundError
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from ropewalk.errors import RopewalkError
-from ropewalk.series.hub import hub_errors
 
 LIGHT = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py")
 """Configuration, tokenizer and modelling code: everything of a model but its weights."""
+
+_LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
+# The client's HTTP library differs between versions of the client: its base exception is taken from the client's own.
+_TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
+
+
+@contextmanager
+def hub_errors(repo: str, endpoint: str) -> Iterator[None]:
+    """Turn what the hub's client raises about `repo` into one sentence with a remedy."""
+    try:
+        yield
+    except GatedRepoError as error:
+        raise RopewalkError(f"{repo} is gated: ask for access on its page on the hub, then {_LOG_IN}") from error
+    except RepositoryNotFoundError as error:
+        raise RopewalkError(
+            f"no repo {repo} on the hub: check the spelling (owner/name), and if it is private, {_LOG_IN}"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise RopewalkError(f"a branch of {repo} went away while it was read: run the command again") from error
+    except HFValidationError as error:
+        raise RopewalkError(f"'{repo}' is not the name of a hub repo: give it as owner/name") from error
+    except OfflineModeIsEnabled as error:
+        raise RopewalkError(f"HF_HUB_OFFLINE is set, and {repo} is on the hub: unset it and run again") from error
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        raise RopewalkError(f"the hub answered {status} about {repo}: wait a little and run again") from error
+    except (LocalEntryNotFoundError, _TRANSPORT_ERROR) as error:
+        raise RopewalkError(
+            f"cannot reach the hub at {endpoint} for {repo}: check the connection (or HF_ENDPOINT) and run again"
+        ) from error
 
 
 def model_folder(repo: str, revision: str | None) -> Path:

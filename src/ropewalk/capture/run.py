@@ -14,18 +14,11 @@ import numpy as np
 import yaml
 from torch import nn
 
-from ropewalk import vectors
 from ropewalk._version import __version__
-from ropewalk.collector import Settings, ShardResult, collect
-from ropewalk.corpus import Documents, check_corpus, prepare, vocabulary_hash
-from ropewalk.downloads import model_folder
-from ropewalk.errors import RopewalkError
-from ropewalk.files import write_text
-from ropewalk.layout import Head, Layout
-from ropewalk.loading import load_config, load_model, load_tokenizer, model_fingerprint
-from ropewalk.probe import read_layout
-from ropewalk.progress import Progress, say
-from ropewalk.shards import (
+from ropewalk.capture import vectors
+from ropewalk.capture.collector import Settings, ShardResult, collect
+from ropewalk.capture.corpus import Documents, check_corpus, prepare, vocabulary_hash
+from ropewalk.capture.shards import (
     FORMAT,
     Identity,
     is_done,
@@ -37,8 +30,15 @@ from ropewalk.shards import (
     write_manifest,
     write_shard,
 )
+from ropewalk.errors import RopewalkError
+from ropewalk.files import write_text
+from ropewalk.models.hub import model_folder
+from ropewalk.models.layout import Head, Layout
+from ropewalk.models.loading import load_config, load_model, load_tokenizer, model_fingerprint
+from ropewalk.models.probe import read_layout
+from ropewalk.models.weights import check_present
+from ropewalk.progress import Progress, say
 from ropewalk.study import Capture, Checkpoint, Study
-from ropewalk.weights import check_present
 
 RECORDED = ("numpy", "torch", "transformers", "tokenizers", "safetensors", "pandas", "pyarrow")
 

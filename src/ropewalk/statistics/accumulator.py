@@ -2,7 +2,7 @@
 
 import torch
 
-from ropewalk.moments import Moments
+from ropewalk.geometry.moments import Moments
 
 BLOCK = 512
 """Tokens that are multiplied at once."""

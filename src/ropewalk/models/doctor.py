@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ropewalk.probe import probe_tokens, read_layout
-from ropewalk.tap import Call, replaced_attention, tap
+from ropewalk.models.probe import probe_tokens, read_layout
+from ropewalk.models.tap import Call, replaced_attention, tap
 
 TOKENS = 24
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ropewalk.downloads import dataset_folder, dataset_names
 from ropewalk.errors import RopewalkError
-from ropewalk.layout import AttentionLayer, Head, Layout
+from ropewalk.models.hub import dataset_folder, dataset_names
+from ropewalk.models.layout import AttentionLayer, Head, Layout
 from ropewalk.study import Capture
 
 HeadKey = tuple[int, int, str]

@@ -1,0 +1,1 @@
+"""Numbers over heads and checkpoints, with errors."""
