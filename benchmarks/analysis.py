@@ -1,4 +1,4 @@
-"""From moments on disk to `qk.csv`: milliseconds a head at head_dim 128, standard errors included.
+"""From moments on disk to `qk.csv` and `heads.csv`: milliseconds a head at head_dim 128, standard errors included.
 
 The plain eigendecomposition of one scatter a head is measured beside it, in the same run.
 
@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from ropewalk.analysis import analyze
-from ropewalk.capture.shards import Identity, layer_prefix, moments_arrays, shard_path, write_manifest, write_shard
+from ropewalk.capture.shards import MemoryCapture, Provenance, capture_folder, write_capture
 from ropewalk.geometry.moments import Moments
 from ropewalk.models.layout import AttentionLayer, Layout
-from ropewalk.study import Capture, parse_study
+from ropewalk.record import write_record
+from ropewalk.results import analyze
+from ropewalk.statistics.base import Scope, layers_of
+from ropewalk.statistics.moments import moment_sums
+from ropewalk.study import Capture, check_study
 
 LAYERS, HEADS, KEYS, D, TOKENS = 36, 16, 4, 128, 1024
 
@@ -35,32 +37,26 @@ def vectors(generator: np.random.Generator, seed: int, heads: int) -> Any:
 def write_results(results: Path, heads: int, shards: int) -> None:
     """A results folder with one checkpoint of SmolLM3-3B's shape."""
     data = {"name": "bench", "checkpoints": [{"repo": "o/n", "name": "one", "context": TOKENS}]}
-    study = parse_study(data)
+    study = check_study(data, "the benchmark")
     layers = tuple(AttentionLayer(i, i, HEADS, KEYS, D, 1.0, None) for i in range(LAYERS))
     layout = Layout("smollm3", LAYERS, layers, False)
-    chosen = layout.choose(Capture(heads=heads))
-    folder = results / "captures" / "one"
-    tokens = [str(shard) for shard in range(shards)]
-    manifest = {
-        "shards": shards,
-        "tokens_of_shards": tokens,
-        "heads": [list(h) for h in chosen],
-        "layout": layout.to_dict(),
-    }
-    write_manifest(folder, {**manifest, "model": "m", "settings": "s"})
+    chosen = layout.heads(heads)
     generator = np.random.default_rng(0)
-    for shard in range(shards):
-        arrays: dict[str, Any] = {}
-        for layer in range(LAYERS):
-            own = [head for head in chosen if head.layer == layer]
-            numbers = {"q": [head.head for head in own], "k": sorted({head.k_head for head in own})}
-            for kind, present in numbers.items():
-                x = vectors(generator, 2 * layer + (kind == "k"), len(present))
-                prefix = layer_prefix(layer, kind)
-                arrays |= moments_arrays(prefix, Moments.of(x, np.arange(TOKENS, dtype=np.float64)))
-                arrays[f"{prefix}.heads"] = np.array(present)
-        write_shard(shard_path(folder, shard), arrays, Identity("m", tokens[shard], "s"))
-    (results / "study.yaml").write_text(yaml.safe_dump({"study": study.model_dump(mode="json")}))
+    parts = []
+    for _ in range(shards):
+        sums = {}
+        for own in layers_of(layout, chosen):
+            q, k = (
+                Moments.of(vectors(generator, 2 * own.layer.layer + odd, len(numbers)), np.arange(TOKENS, dtype=float))
+                for odd, numbers in enumerate((own.heads, own.key_heads))
+            )
+            sums["moments", own.layer.layer] = moment_sums(q, k)
+        parts.append(sums)
+    scope = Scope(context=TOKENS, documents=shards, bucket_size=TOKENS // 16)
+    marks = [Provenance("m", str(shard), "s") for shard in range(shards)]
+    captured = MemoryCapture(layout, chosen, scope, {"moments": {}}, marks, parts)
+    write_capture(capture_folder(results, "one"), captured, "one")
+    write_record(results, study, [])
 
 
 def main() -> None:
@@ -86,7 +82,7 @@ def main() -> None:
     per_head = {name: min(values) / options.heads * 1000 for name, values in seconds.items()}
     print(f"{options.heads} heads, head_dim {D}, {options.shards} shards")
     print(f"  one eigendecomposition a head             {per_head['eigh']:.2f} ms")
-    print(f"  shards to qk.csv with standard errors     {per_head['analyze']:.2f} ms  (at most 3)")
+    print(f"  shards to tables with standard errors     {per_head['analyze']:.2f} ms  (at most 3)")
     print(f"  ratio                                     {per_head['analyze'] / per_head['eigh']:.2f}")
 
 

@@ -14,28 +14,31 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ropewalk.analysis import analyze
-from ropewalk.captions.wording import CORRELATION, SHARE, Unit, value
 from ropewalk.capture.run import capture_study
 from ropewalk.demo import demo_study
+from ropewalk.figures.gallery import find, folder_name
+from ropewalk.figures.wording import BEYOND, CORRELATION, SHARE, Unit, value
 from ropewalk.files import write_text
 from ropewalk.geometry.taxonomy import CATEGORIES, DEPTH_BINS, HIGH, depth_bin
 from ropewalk.models.layout import AttentionLayer, Layout
+from ropewalk.results import analyze, load
 from ropewalk.summary.measures import Measure
 from ropewalk.summary.tracks import Estimate
-from ropewalk.summary.view import View, view
-from ropewalk.tables import read_qk, read_replicates
+from ropewalk.summary.view import View
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "miniature.md"
 IMAGES = {
-    "01_position_signal": "Position correlation on PC0 over training",
-    "08_concordance": "Concordance: signed and absolute r_k, RoPE and NoPE layers apart",
-    "03_taxonomy_evolution": "Head taxonomy over training",
-    "09_category_flows": "Which heads change category",
+    folder_name(find(name)): text
+    for name, text in {
+        "position_signal": "Position correlation on PC0 over training",
+        "concordance": "Concordance: signed and absolute r_k, RoPE and NoPE layers apart",
+        "taxonomy_evolution": "Head taxonomy over training",
+        "category_flows": "Which heads change category",
+    }.items()
 }
 STAGE1, STAGE3, LAST = (0, 3), 5, 9
-"""Places of the checkpoints in both series: first and last of stage 1, stage 3, the end of the extensions."""
+"""Indices of the checkpoints in both series: first and last of stage 1, stage 3, the end of the extensions."""
 
 
 class Finding(NamedTuple):
@@ -102,7 +105,7 @@ def findings() -> list[Finding]:
         Finding("Mean r_q rises with the extensions", points["mean_r_q"], "mean_r_q", *extensions, CORRELATION),
         Finding("Mean r_k rises in stage 1", points["mean_r_k"], "mean_r_k", *STAGE1, CORRELATION),
         Finding("Mean r_k falls with the extensions", points["mean_r_k"], "mean_r_k", *extensions, CORRELATION),
-        Finding("Heads with abs r_k > 0.7 rise with the extensions", strong, strong_keys, *extensions, SHARE),
+        Finding(f"Heads with abs r_k > {HIGH} rise with the extensions", strong, strong_keys, *extensions, SHARE),
         Finding(
             "r_k of NoPE heads falls with the extensions (fitted)", nope, "mean_r_k_nope", *extensions, CORRELATION
         ),
@@ -125,15 +128,15 @@ def _share(category: int) -> str:
 
 
 def verdict(published: float, measured: Estimate) -> str:
-    """`same` or `different` sign where the miniature's number exceeds twice its error, else that it cannot be told."""
-    if np.isnan(measured.value) or abs(measured.value) <= 2 * measured.se:
+    """`same` or `different` sign where the miniature's number exceeds its error enough, else that it cannot be told."""
+    if np.isnan(measured.value) or abs(measured.value) <= BEYOND * measured.se:
         return "too small to tell"
     return "same" if np.sign(measured.value) == np.sign(published) else "**different**"
 
 
-def finding_row(look: View, finding: Finding) -> str:
+def finding_row(view: View, finding: Finding) -> str:
     """A row of the table."""
-    track, unit = look.track(finding.measure), finding.unit
+    track, unit = view.track(finding.measure), finding.unit
     last = finding.published.iloc[finding.last]
     if finding.first is None:
         theirs, ours = float(last), track.at(finding.last)
@@ -149,15 +152,15 @@ def finding_row(look: View, finding: Finding) -> str:
     return f"| {finding.sentence} | {texts[0]} | {texts[1]} | {verdict(theirs, ours)} |"
 
 
-def null_section(look: View) -> str:
+def null_section(view: View) -> str:
     """The last checkpoint against the same architecture with random weights, on the same documents."""
     study = demo_study()
     last = study.checkpoints[-1]
     untrained = last.model_copy(update={"random_weights": True, "name": "untrained", "label": "untrained"})
     null = study.model_copy(update={"name": "miniature_null", "results": "", "checkpoints": (untrained,)})
     capture_study(null)
-    table = analyze(null.folder)
-    other = view(table, read_replicates(null.folder))
+    analyze(null.folder)
+    other = analyze(null.folder).view
     lines = ["| at context 2,048 | trained (last checkpoint) | untrained |", "|---|---|---|"]
     names = {
         "mean_r_q": ("mean r_q", CORRELATION),
@@ -167,20 +170,20 @@ def null_section(look: View) -> str:
         _share(3): ("content-focused heads", SHARE),
     }
     for measure, (name, unit) in names.items():
-        ours, theirs = look.track(measure).at(LAST), other.track(measure).at(0)
+        ours, theirs = view.track(measure).at(LAST), other.track(measure).at(0)
         lines.append(f"| {name} | {value(ours, unit)} | {value(theirs, unit)} |")
     return "\n".join(lines)
 
 
-def nope_section(look: View) -> str:
+def nope_section(view: View) -> str:
     """r_k of RoPE and NoPE layers at every checkpoint."""
     lines = [
         "| checkpoint | r_k, RoPE layers | r_k, NoPE layers | abs r_k, NoPE layers | discordant NoPE heads |",
         "|---|---|---|---|---|",
     ]
-    for index, label in enumerate(look.lineup.labels):
+    for index, label in enumerate(view.lineup.labels):
         cells = [
-            value(look.track(measure).at(index), unit)
+            value(view.track(measure).at(index), unit)
             for measure, unit in (
                 ("mean_r_k_rope", CORRELATION),
                 ("mean_r_k_nope", CORRELATION),
@@ -194,22 +197,22 @@ def nope_section(look: View) -> str:
 
 def document(results: Path) -> str:
     """The whole page."""
-    look = view(read_qk(results), read_replicates(results))
-    change = look.track("mean_r_k_nope").change(STAGE3, LAST)
-    end = look.track("mean_r_k_nope").at(LAST)
+    view = load(results).view
+    change = view.track("mean_r_k_nope").change(STAGE3, LAST)
+    end = view.track("mean_r_k_nope").at(LAST)
     answer = {
         "same": "Their mean r_k falls with the extensions",
         "**different**": "No: their mean r_k rises with the extensions",
         "too small to tell": "Not in the miniature: their mean r_k does not change beyond its error",
     }[verdict(-1.0, change)]
     side = {"same": "below 0", "**different**": "above 0", "too small to tell": "not beyond its error from 0"}
-    sizes = [value(look.track(f"mean_abs_r_k_{kind}").at(LAST), CORRELATION) for kind in ("nope", "rope")]
+    sizes = [value(view.track(f"mean_abs_r_k_{layers}").at(LAST), CORRELATION) for layers in ("nope", "rope")]
     pictures = "\n\n".join(f"![{text}](images/miniature_{name}.png)" for name, text in IMAGES.items())
-    table = "\n".join(finding_row(look, finding) for finding in findings())
+    table = "\n".join(finding_row(view, finding) for finding in findings())
     return f"""# The miniature study
 
-`ropewalk demo` runs the ten checkpoints of a miniature SmolLM3 ({len(look.parts[0])} query heads,
-{int(look.parts[0]["layers"].iloc[0])} layers, every 4th without RoPE) that was trained from scratch through the five
+`ropewalk demo` runs the ten checkpoints of a miniature SmolLM3 ({len(view.parts[0])} query heads,
+{int(view.parts[0]["layers"].iloc[0])} layers, every 4th without RoPE) that was trained from scratch through the five
 phases of the published SmolLM3-3B run in small; its [model card](../src/ropewalk/data/miniature/README.md) says how.
 This page sets what it shows beside what was published. It is written by `python scripts/generate_miniature_doc.py`
 from `results/miniature`.
@@ -220,8 +223,9 @@ from `results/miniature`.
 
 Published numbers are those of SmolLM3-3B (300 of 576 heads, contexts 4,096 to 65,536); the miniature's are over all its
 heads at contexts 256 to 2,048, with delete-one-shard jackknife errors over documents ([method](method.md) §7). "Same"
-and "different" compare the direction, where the miniature's change exceeds twice its error. "Fitted" numbers were not
-published: they follow from the published depth cells and the share of NoPE heads in each ([method](method.md) §4).
+and "different" compare the direction, where the miniature's change exceeds {BEYOND} standard errors. "Fitted" numbers
+were not published: they follow from the published depth cells and the share of NoPE heads in each ([method](method.md)
+§4).
 
 | finding | published | miniature | verdict |
 |---|---|---|---|
@@ -233,14 +237,14 @@ published: they follow from the published depth cells and the share of NoPE head
 {value(end, CORRELATION)}, {side[verdict(-1.0, end)]}. On PC0 their keys carry little position at all: the mean of
 abs r_k is {sizes[0]} in NoPE layers and {sizes[1]} in RoPE layers at the last checkpoint.
 
-{nope_section(look)}
+{nope_section(view)}
 
 ## Is it more than nothing?
 
 RoPE alone leaves correlations in an untrained model. The last checkpoint, and the same architecture with random weights
 on the same documents:
 
-{null_section(look)}
+{null_section(view)}
 """
 
 

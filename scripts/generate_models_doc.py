@@ -15,7 +15,7 @@ from ropewalk.models.layout import Layout
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "tests"))
-tiny_models: Any = importlib.import_module("tiny_models")
+model_types: Any = importlib.import_module("helpers.model_types")
 
 HEADER = """# Models
 
@@ -50,13 +50,13 @@ type's own configuration decides where they are in a real one. Checked with tran
 
 def expected_row(name: str) -> str:
     """The row of a type that is as `TYPES` says."""
-    entry = tiny_models.TYPES[name]
+    entry = model_types.TYPES[name]
     return _row(name, entry.layers, entry.depth, entry.each("rotary"), entry.each("window"), entry.qk_norm, entry.note)
 
 
 def found_row(name: str) -> str:
     """The row of a type as it was found; stops where a check fails."""
-    found = tiny_models.check(name)
+    found = model_types.check(name)
     failed = [finding for finding in found.findings if not finding.passed]
     if failed:
         raise SystemExit(f"{name}: {failed[0].check}: {failed[0].detail}")
@@ -64,30 +64,30 @@ def found_row(name: str) -> str:
     rotary = tuple(layer.rotary for layer in layout.layers)
     windows = tuple(layer.window for layer in layout.layers)
     layers = tuple(layer.layer for layer in layout.layers)
-    return _row(name, layers, layout.depth, rotary, windows, found.qk_norm, tiny_models.TYPES[name].note)
+    return _row(name, layers, layout.depth, rotary, windows, found.qk_norm, model_types.TYPES[name].note)
 
 
 def refused_rows() -> list[str]:
     """Rows of the types that cannot be studied, with the reason."""
-    refused = [f"| `{name}` | refused | {reason} |" for name, (_, reason) in sorted(tiny_models.REFUSED.items())]
-    not_built = [f"| `{name}` | not built | {reason} |" for name, reason in sorted(tiny_models.NOT_BUILT.items())]
+    refused = [f"| `{name}` | refused | {reason} |" for name, (_, reason) in sorted(model_types.REFUSED.items())]
+    not_built = [f"| `{name}` | not built | {reason} |" for name, reason in sorted(model_types.NOT_BUILT.items())]
     reason = "its attention does not go through the registry, or it has none"
     return [
         *refused,
         *not_built,
-        *(f"| `{name}` | refused before loading | {reason} |" for name in tiny_models.NO_DISPATCH),
+        *(f"| `{name}` | refused before loading | {reason} |" for name in model_types.NO_DISPATCH),
     ]
 
 
 def document() -> str:
     """The whole page."""
     counts = {
-        "tapped": len(tiny_models.TYPES),
-        "refused": len(tiny_models.REFUSED),
-        "not_built": len(tiny_models.NOT_BUILT),
-        "no_dispatch": len(tiny_models.NO_DISPATCH),
+        "tapped": len(model_types.TYPES),
+        "refused": len(model_types.REFUSED),
+        "not_built": len(model_types.NOT_BUILT),
+        "no_dispatch": len(model_types.NO_DISPATCH),
     }
-    lines = [found_row(name) for name in tiny_models.TYPES]
+    lines = [found_row(name) for name in model_types.TYPES]
     header = HEADER.format(version=transformers.__version__, **counts)
     others = ["", "## Not tapped", "", "| model type | | reason |", "|---|---|---|", *refused_rows(), ""]
     return header + "\n".join([*lines, *others])

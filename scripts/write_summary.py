@@ -8,12 +8,10 @@ import math
 import re
 from pathlib import Path
 
-import pandas as pd
-
 from ropewalk.files import write_text
 from ropewalk.geometry.taxonomy import CATEGORIES
-from ropewalk.summary.view import summarise
-from ropewalk.tables import read_qk, read_replicates
+from ropewalk.results import load
+from ropewalk.summary.tracks import Estimate
 
 MARKS = ("<!-- summary -->", "<!-- /summary -->")
 ROWS = {
@@ -29,23 +27,21 @@ SHARES = ("discordant", "mean_explained_variance", *(f"share_{category}" for cat
 
 def summary_table(results: Path) -> str:
     """A Markdown table: one row per quantity, one column per checkpoint, standard errors after ±."""
-    table = read_qk(results)
-    summary = summarise(table, read_replicates(results))
-    labels = list(dict.fromkeys(summary["label"]))
-    cells = summary.set_index(["quantity", "label"])
+    view = load(results).view
+    labels = view.lineup.labels
     lines = [
-        f"| {len(table[table['pc'] == 0]) // len(labels)} heads | {' | '.join(labels)} |",
+        f"| {len(view.parts[0])} heads | {' | '.join(labels)} |",
         "|---|" + "---|" * len(labels),
         *(
-            f"| {name} | {' | '.join(_cell(quantity, cells.loc[(quantity, label)]) for label in labels)} |"
+            f"| {name} | {' | '.join(_cell(quantity, view.track(quantity).at(i)) for i in range(len(labels)))} |"
             for quantity, name in ROWS.items()
         ),
     ]
     return "\n".join(lines)
 
 
-def _cell(quantity: str, row: pd.Series) -> str:
-    value, error = float(row["value"]), float(row["se"])
+def _cell(quantity: str, estimate: Estimate) -> str:
+    value, error = estimate
     if quantity in SHARES:
         return f"{value:.1%}" + ("" if math.isnan(error) else f" ± {error:.1%}")
     return f"{value:.3f}" + ("" if math.isnan(error) else f" ± {error:.3f}")
@@ -60,7 +56,7 @@ def main() -> None:
     text = options.document.read_text(encoding="utf-8")
     between = re.compile(f"(?<={re.escape(MARKS[0])}\n).*?(?={re.escape(MARKS[1])})", re.DOTALL)
     if not between.search(text):
-        raise SystemExit(f"{options.document} has no place for a summary: it needs the lines {MARKS[0]} and {MARKS[1]}")
+        raise SystemExit(f"{options.document} has no marks for a summary: it needs the lines {MARKS[0]} and {MARKS[1]}")
     table = summary_table(options.results)
     write_text(options.document, between.sub(lambda _: f"\n{table}\n\n", text))
 

@@ -1,11 +1,10 @@
-"""What tests share: one thread each, a tiny tokenizer, a tiny model with NoPE layers and grouped keys, texts."""
+"""What tests share: rooms and their markers, one thread each, a tiny model with tokenizer and texts, a small study."""
 
 import os
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,71 +13,42 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from hub_stand_in import HubStandIn
+from helpers.command import Run, exit_code
+from helpers.hub import HubStandIn
+from helpers.tiny import make_texts, save_tokenizer, tiny_smollm3
 
 torch.set_num_threads(1)
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
-WORDS = [
-    "rope",
-    "walk",
-    "head",
-    "key",
-    "query",
-    "position",
-    "angle",
-    "layer",
-    "token",
-    "yarn",
-    "strand",
-    "fibre",
-    "knot",
-]
+ROOMS = {"quick": (), "model_types": ("models", "slow"), "end_to_end": ("slow",), "packaging": ("slow",)}
+"""Folders of tests, and the markers of all tests in them."""
 
 
-def make_texts(count: int, words: int = 400, seed: int = 0) -> list[str]:
-    """Texts of so many words."""
-    generator = random.Random(seed)
-    return [" ".join(generator.choices(WORDS, k=words)) for _ in range(count)]
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import the slow rooms when they are not wanted: that takes as long as the quick tests."""
+    room = collection_path.name if collection_path.parent == Path(__file__).parent else ""
+    return True if config.option.markexpr == "not slow" and "slow" in ROOMS.get(room, ()) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by the room they are in."""
+    for item in items:
+        for marker in ROOMS[item.path.relative_to(Path(__file__).parent).parts[0]]:
+            item.add_marker(marker)
 
 
 @pytest.fixture(scope="session")
 def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tokenizer")
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<eos>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(make_texts(5), trainer)
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained(folder)
+    save_tokenizer(folder)
     return folder
 
 
-def tiny_smollm3(**changes: object) -> transformers.PreTrainedModel:
-    """A random SmolLM3 of five layers (layer 3 without RoPE), four query heads, two key heads, head_dim 16."""
-    settings = {
-        "vocab_size": 300,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 5,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 256,
-        "pad_token_id": 0,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-        **changes,
-    }
-    torch.manual_seed(0)
-    return transformers.SmolLM3ForCausalLM(transformers.SmolLM3Config(**settings)).eval()
+@pytest.fixture(scope="session")
+def tokenizer(tokenizer_folder: Path) -> Any:
+    return transformers.AutoTokenizer.from_pretrained(tokenizer_folder)
 
 
 @pytest.fixture(scope="session")
@@ -118,6 +88,18 @@ def study_data(model_folder: Path, tokenizer_folder: Path, texts_folder: Path, t
         "corpus": {"source": "files", "paths": [str(texts_folder / "*.txt")]},
         "capture": {"shards": 4, "batch_tokens": 130},
     }
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command in-process: (exit code, standard output, standard error)."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = exit_code(*arguments)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
 
 
 @pytest.fixture

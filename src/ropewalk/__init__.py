@@ -1,8 +1,11 @@
 """Watch attention heads learn position.
 
 >>> import ropewalk
->>> table = ropewalk.measure(model, texts, tokenizer, context=2048)  # doctest: +SKIP
->>> ropewalk.figures.position_signal(table)  # doctest: +SKIP
+>>> r = ropewalk.measure(model, texts, tokenizer, context=2048)  # doctest: +SKIP
+>>> r.figure("position_signal")  # doctest: +SKIP
+>>> r = ropewalk.load("results/miniature")  # doctest: +SKIP
+
+The library says what it does through `logging.getLogger("ropewalk")`, which is silent unless asked.
 """
 
 import importlib
@@ -12,51 +15,55 @@ from ropewalk._version import __version__
 from ropewalk.errors import RopewalkError
 
 if TYPE_CHECKING:
-    from ropewalk import figures
-    from ropewalk.analysis import analyze
-    from ropewalk.capture.measure import measure
-    from ropewalk.capture.run import capture_study
-    from ropewalk.geometry.moments import Moments
-    from ropewalk.models.doctor import examine
-    from ropewalk.models.probe import read_layout
+    from ropewalk.geometry.estimator import CombinedPCA
+    from ropewalk.measurement import measure
+    from ropewalk.models.tap import tap
     from ropewalk.pipeline import run_study
+    from ropewalk.prompt import capture_vectors
+    from ropewalk.results import Results, concat, load
+    from ropewalk.statistics.base import Statistic
+    from ropewalk.statistics.registry import register
     from ropewalk.study import load_study
-    from ropewalk.tables import read_qk
 
 _HOMES = {
-    "Moments": "geometry.moments",
-    "analyze": "analysis",
-    "capture_study": "capture.run",
-    "examine": "models.doctor",
+    "CombinedPCA": "geometry.estimator",
+    "Results": "results",
+    "Statistic": "statistics.base",
+    "capture_vectors": "prompt",
+    "concat": "results",
+    "load": "results",
     "load_study": "study",
-    "measure": "capture.measure",
-    "read_layout": "models.probe",
-    "read_qk": "tables",
+    "measure": "measurement",
+    "register": "statistics.registry",
     "run_study": "pipeline",
+    "tap": "models.tap",
 }
 
 __all__ = [
-    "Moments",
+    "CombinedPCA",
+    "Results",
     "RopewalkError",
+    "Statistic",
     "__version__",
-    "analyze",
-    "capture_study",
-    "examine",
-    "figures",
+    "capture_vectors",
+    "concat",
+    "load",
     "load_study",
     "measure",
-    "read_layout",
-    "read_qk",
+    "register",
     "run_study",
+    "tap",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: what does not need torch does not load it."""
-    if name == "figures":
-        return importlib.import_module("ropewalk.figures")
     if name not in _HOMES:
         raise AttributeError(f"module 'ropewalk' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"ropewalk.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return __all__

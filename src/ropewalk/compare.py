@@ -1,6 +1,6 @@
 """Measured numbers against published ones: difference, standard error, and whether they agree within error."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -9,16 +9,20 @@ import pandas as pd
 
 from ropewalk.errors import RopewalkError
 from ropewalk.files import write_text
-from ropewalk.geometry.taxonomy import CATEGORIES, DEPTH_BINS
+from ropewalk.geometry.taxonomy import CATEGORIES, DEPTH_BINS, bin_label
 from ropewalk.summary.measures import MEASURES, Measure
-from ropewalk.summary.view import summarise
-from ropewalk.tables import check_qk, read_qk, read_replicates
+from ropewalk.summary.view import View, summarise
+from ropewalk.text import some
+from ropewalk.text import table as text_table
 
 PRECISION = 0.005
 """How far a published number may be from the one behind it: printed to 0.01, or read off a chart that well."""
 
 ERRORS = 2
 """How many standard errors of the measured number still count as agreement."""
+
+HEADERS = ("", "published", "measured", "difference", "se", "agrees")
+"""Of the comparison on a terminal."""
 
 COLUMNS = ["checkpoint", "label", "quantity", "published", "measured", "difference", "se", "agrees"]
 
@@ -31,7 +35,7 @@ def _in_bin(column: str, depth: int) -> Measure:
 
 
 def _cell(column: str, depth: int) -> str:
-    return f"depth_{column}_{depth / DEPTH_BINS:.1f}"
+    return f"depth_{column}_{bin_label(depth)}"
 
 
 _HEADLINE: tuple[str, ...] = (*_MEANS, *(f"share_{category}" for category in CATEGORIES))
@@ -47,18 +51,16 @@ def published_sets() -> list[str]:
     return sorted(entry.name for entry in (files("ropewalk") / "data" / "published").iterdir() if entry.is_dir())
 
 
-def compare(table: pd.DataFrame, replicates: pd.DataFrame | None, published: str = "smollm3") -> pd.DataFrame:
-    """One row per (checkpoint, quantity) that both sides have: columns `COLUMNS`, checkpoints in the table's order.
+def compare(view: View, published: str = "smollm3") -> pd.DataFrame:
+    """One row per (checkpoint, quantity) that both sides have: columns `COLUMNS`, checkpoints in the view's order.
 
-    difference = measured - published. `agrees` is |difference| <= 2·se + 0.005 (the published precision), and missing
-    without a measured number or its standard error. Checkpoints are matched by name, else by label. `attrs` holds
-    `absent` (published checkpoints the table lacks) and `left_out` (published quantities that are not compared).
+    difference = measured - published. `agrees` is |difference| <= ERRORS·se + PRECISION, and missing without a measured
+    number or its standard error. Checkpoints are matched by name, else by label. `attrs` holds `absent` (published
+    checkpoints the view lacks) and `left_out` (published quantities that are not compared).
     """
-    table = check_qk(table)
     numbers, labels, left_out = _published(published)
-    matches = _match(table, labels, published)
-    frame = summarise(table[table["checkpoint"].isin(list(matches))], replicates, QUANTITIES)
-    frame = frame.rename(columns={"value": "measured"})
+    matches = _match(view, labels, published)
+    frame = summarise(view.select(view.lineup.find(list(matches))), QUANTITIES).rename(columns={"value": "measured"})
     keys = zip(frame["checkpoint"].map(matches), frame["quantity"], strict=True)
     frame["published"] = [numbers[checkpoint][quantity] for checkpoint, quantity in keys]
     frame["difference"] = frame["measured"] - frame["published"]
@@ -70,25 +72,20 @@ def compare(table: pd.DataFrame, replicates: pd.DataFrame | None, published: str
     return frame
 
 
-def _match(table: pd.DataFrame, labels: "pd.Series[str]", published: str) -> dict[str, str]:
-    """Published checkpoint of each checkpoint of the table that has one, by name or else by label."""
+def _match(view: View, labels: "pd.Series[str]", published: str) -> dict[str, str]:
+    """Published checkpoint of each checkpoint of the view that has one, by name or else by label."""
     by_label = {label: name for name, label in labels.items()}
     matches = {}
-    for name, label in table.drop_duplicates("checkpoint")[["checkpoint", "label"]].itertuples(index=False):
+    for name, label in zip(view.lineup.names, view.lineup.labels, strict=True):
         found = name if name in labels.index else by_label.get(label)
         if found is not None:
-            matches[str(name)] = str(found)
+            matches[name] = str(found)
     if not matches:
         raise RopewalkError(
-            f"none of the table's checkpoints ({_first(table['checkpoint'].unique())}) is among the published "
-            f"{published} ones ({_first(labels.index)}): give the study's checkpoints the published names or labels"
+            f"none of the table's checkpoints ({some(view.lineup.names)}) is among the published "
+            f"{published} ones ({some(labels.index)}): give the study's checkpoints the published names or labels"
         )
     return matches
-
-
-def _first(names: Iterable[object], count: int = 3) -> str:
-    listed = [str(name) for name in names]
-    return ", ".join(listed[:count]) + (", ..." if len(listed) > count else "")
 
 
 def _published(name: str) -> tuple[Mapping[str, Mapping[str, float]], "pd.Series[str]", list[str]]:
@@ -103,7 +100,7 @@ def _published(name: str) -> tuple[Mapping[str, Mapping[str, float]], "pd.Series
         numbers[f"share_{category}"] = sheets["taxonomy"][category.lower().replace("-", "_")]
     for column in _DEPTH:
         for depth in range(DEPTH_BINS):
-            numbers[_cell(column, depth)] = sheets[f"depth_{column}"][f"{depth / DEPTH_BINS:.1f}"]
+            numbers[_cell(column, depth)] = sheets[f"depth_{column}"][bin_label(depth)]
     by_checkpoint = {
         str(name): {str(key): float(row[key]) for key in numbers.columns} for name, row in numbers.iterrows()
     }
@@ -113,18 +110,22 @@ def _published(name: str) -> tuple[Mapping[str, Mapping[str, float]], "pd.Series
 def format_table(frame: pd.DataFrame) -> str:
     """The comparison for a terminal: means and shares in full, each depth profile as one line."""
     lines = []
-    width = max(map(len, _HEADLINE))
     for (checkpoint, label), group in frame.groupby(["checkpoint", "label"], sort=False):
         lines.append(str(checkpoint) if checkpoint == label else f"{checkpoint} ({label})")
-        lines.append(f"  {'':{width}}  published  measured  difference      se  agrees")
-        for row in group[group["quantity"].isin(_HEADLINE)].itertuples():
-            lines.append(
-                f"  {row.quantity:{width}}  {_number(row.published, 9)}  {_number(row.measured, 8)}"
-                f"  {_number(row.difference, 10, '+')}  {_number(row.se, 6)}  {_verdict(row.agrees)}"
-            )
+        rows = [
+            [
+                str(row.quantity),
+                _number(row.published),
+                _number(row.measured),
+                _number(row.difference, "+"),
+                _number(row.se),
+                _verdict(row.agrees),
+            ]
+            for row in group[group["quantity"].isin(_HEADLINE)].itertuples()
+        ]
         for column in _DEPTH:
-            cells = group[group["quantity"].str.startswith(f"depth_{column}_")]
-            lines.append(f"  {f'depth {column}':{width}}  {_profile(cells)}")
+            rows.append([f"depth {column}", _profile(group[group["quantity"].str.startswith(f"depth_{column}_")])])
+        lines += [f"  {line}" for line in text_table(HEADERS, rows, right=range(1, 5))]
         lines.append("")
     known = frame["agrees"].dropna()
     lines.append(
@@ -142,8 +143,8 @@ def _unsaid(count: int) -> str:
     return f"; of {count} it cannot be said, for want of a measured number or its standard error" if count else ""
 
 
-def _number(value: Any, width: int, sign: str = "") -> str:
-    return f"{'-':>{width}}" if pd.isna(value) else f"{value:{sign}{width}.3f}"
+def _number(value: Any, sign: str = "") -> str:
+    return "-" if pd.isna(value) else f"{value:{sign}.3f}"
 
 
 def _verdict(agrees: Any) -> str:
@@ -158,13 +159,12 @@ def _profile(cells: pd.DataFrame) -> str:
     if measured.empty:
         return said
     row = measured.iloc[int(measured["difference"].abs().argmax())]
-    largest = f"{row['difference']:+.3f} (se {_number(row['se'], 1)}) in bin {row['quantity'][-3:]}"
+    largest = f"{row['difference']:+.3f} (se {_number(row['se'])}) in bin {row['quantity'][-3:]}"
     return f"{said}; largest difference {largest}"
 
 
-def write_compare(results: Path, published: str = "smollm3") -> tuple[Path, pd.DataFrame]:
-    """Compare a results folder with a published set and write it to `compare_<published>.csv` there: (path, rows)."""
-    frame = compare(read_qk(results), read_replicates(results), published)
-    path = Path(results) / f"compare_{published}.csv"
-    write_text(path, frame.to_csv(index=False))
-    return path, frame
+def write_compare(folder: Path, rows: pd.DataFrame, published: str) -> Path:
+    """Write a comparison to `compare_<published>.csv` in a folder and return its path."""
+    path = folder / f"compare_{published}.csv"
+    write_text(path, rows.to_csv(index=False))
+    return path

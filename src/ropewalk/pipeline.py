@@ -2,31 +2,25 @@
 
 from pathlib import Path
 
-from ropewalk.analysis import analyze, recorded_study
-from ropewalk.progress import say
+from ropewalk.progress import logger
+from ropewalk.results import Results, analyze, load
 from ropewalk.study import Study
 
 
-def run_study(study: Study) -> Path:
-    """Do all that is not done yet of a study and return its results folder."""
+def run_study(study: Study) -> Results:
+    """Do all that is not done yet of a study; its results are in `study.folder` then."""
     from ropewalk.capture.run import capture_study
 
     capture_study(study)
     analyze(study.folder)
-    say(f"tables: {study.folder / 'qk.csv'}")
-    draw(study.folder)
-    return study.folder
+    logger.info("tables: %s", study.folder / "qk.csv")
+    # Read back, so that figures and report are of what was written, to the last digit.
+    results = load(study.folder)
+    draw(results, study.folder)
+    return results
 
 
-def draw(results: Path) -> Path:
-    """Write the figures and the report of a results folder that has its tables; return the report's path."""
-    from ropewalk.figures import write_figures
-    from ropewalk.report import write_report
-
-    write_figures(results, portraits=portraits(results), log=say)
-    return write_report(results)
-
-
-def portraits(results: Path) -> tuple[str, ...] | None:
-    """The checkpoints that a study names for the phase portraits; None when it names none or is not recorded."""
-    return recorded_study(results).figures.portraits if (results / "study.yaml").is_file() else None
+def draw(results: Results, folder: Path) -> Path:
+    """Write the figures and the report of results into their folder; return the report's path."""
+    results.write_figures(folder / "figures", done=lambda path: logger.info("%s", path))
+    return results.report(folder)

@@ -1,71 +1,38 @@
 """A study is data: one YAML file, checked whole before anything heavy starts."""
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ropewalk.errors import RopewalkError
+from ropewalk.models.source import ModelSource, locate
+from ropewalk.schema import Part
+from ropewalk.text import slug
+from ropewalk.validation import validated
+from ropewalk.yamlfile import Lines, Location, read_yaml
 
 BUCKETS = 16
 """Position buckets of a context, unless a bucket size is given."""
 
 
-class Part(BaseModel):
-    """Common to all parts: unknown keys are mistakes, and a checked study does not change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Checkpoint(Part):
+class Checkpoint(ModelSource):
     """One model at one moment of its training, or one model among several."""
 
-    repo: str | None = Field(
-        None, description="Hub repository (`owner/name`) or folder, absolute or relative to the study file."
-    )
     source: str | None = Field(
         None, description="Folder or hub dataset of vectors `l{LL}h{HH}{q|k}/data.parquet`, in place of a model."
     )
     key_heads: int | None = Field(
         None, gt=0, description="With `source`: key heads per layer, when the folder does not tell."
     )
-    revision: str | None = Field(None, description="Branch, tag or commit on the hub, of `repo` or `source`.")
-    gguf_file: str | None = Field(
-        None, description="Name of a GGUF file in the repository or folder, to load in place of safetensors."
-    )
     name: str = Field("", description="Name in tables and folders; the revision or the folder's name by default.")
-    label: str = Field("", description="Short name for axes; the name by default.")
     phase: str = Field("", description="Phase of training; checkpoints of one phase stand together.")
     family: str = Field("", description="Family of models, for a study over models rather than over training.")
     step: int | None = Field(None, ge=0, description="Training step.")
     context: int = Field(gt=1, description="Tokens of each document that are read.")
     bucket_size: int | None = Field(
-        None, gt=0, description="Positions per bucket; a sixteenth of the context by default."
+        None, gt=0, description="Positions per bucket of kept vectors; a sixteenth of the context by default."
     )
-    overrides: dict[str, Any] = Field(
-        default_factory=dict,
-        description=(
-            "Configuration values to set before loading: rope_theta, max_position_embeddings, rope_scaling, ..."
-        ),
-    )
-    tokenizer: str | None = Field(None, description="Repository or folder of the tokenizer, when it lives elsewhere.")
-    tokenizer_revision: str | None = Field(None, description="Revision of the tokenizer's repository.")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Type of the weights; `auto` keeps the stored one."
-    )
-    device: str = Field("auto", description="`auto` (a GPU where there is one), `cpu`, `cuda`, `cuda:1`, `mps`.")
-    device_map: str | dict[str, int | str] | None = Field(
-        None, description="Accelerate's device map (`auto` spreads a large model)."
-    )
-    attention: str | None = Field(
-        None,
-        description="Attention implementation (sdpa, flash_attention_2, eager, ...); the model's choice by default.",
-    )
-    random_weights: bool = Field(False, description="The same architecture untrained, as a null.")
-    weights_seed: int = Field(0, ge=0, description="Seed of the random weights.")
-    trust_remote_code: bool = Field(False, description="Run modelling code that comes with the repository.")
 
     @model_validator(mode="after")
     def _consistent(self) -> "Checkpoint":
@@ -84,28 +51,22 @@ class Checkpoint(Part):
     @property
     def slug(self) -> str:
         """The name as a folder's name."""
-        return re.sub(r"[^A-Za-z0-9._-]+", "_", self.name)
+        return slug(self.name)
 
     @property
     def bucket(self) -> int:
         """Positions per bucket."""
         return self.bucket_size or max(1, -(-self.context // BUCKETS))
 
-    @property
-    def tokenizer_id(self) -> tuple[str | None, str | None, str | None]:
-        """Where the tokenizer comes from: (place, revision, GGUF file)."""
-        if self.tokenizer:
-            return self.tokenizer, self.tokenizer_revision, None
-        return self.repo, self.tokenizer_revision or self.revision, self.gguf_file
-
 
 class Corpus(Part):
     """Where documents come from."""
 
-    source: Literal["files", "jsonl", "parquet", "dataset", "python-stdlib"] = Field(
+    source: Literal["files", "jsonl", "parquet", "dataset", "python-stdlib", "memory"] = Field(
         "python-stdlib",
         description=(
-            "Text files by glob, JSONL or Parquet with a text column, a hub dataset, or the installed standard library."
+            "Text files by glob, JSONL or Parquet with a text column, a hub dataset, or the installed standard "
+            "library. `memory` stands in records of what was measured from Python."
         ),
     )
     paths: tuple[str, ...] = Field((), description="Globs of files, absolute or relative to the study file.")
@@ -147,20 +108,30 @@ class Capture(Part):
     full_attention_only: bool = Field(False, description="Leave out layers with a sliding window.")
     skip_first: int = Field(0, ge=0, description="Leave the first k tokens of each document out (attention sinks).")
     pre_rope: bool = Field(False, description="Capture before the rotation in place of after it.")
-    keep: float = Field(
-        1.0,
-        ge=0,
-        le=1,
-        description="Base rate of kept vectors: a position is kept with probability keep / bucket_size. 0 keeps none.",
-    )
-    keep_at_most: int = Field(
-        2048, gt=0, description="Kept vectors of one head to expect at most; the rate is lowered to meet it."
+    statistics: dict[str, dict[str, Any]] = Field(
+        {"moments": {}, "profile": {}},
+        description=(
+            "What is summed: a list of names (`[moments, profile, sample]`), or a mapping from names to their options "
+            "(`{moments: {}, sample: {rate: 0.5}}`). `moments` is always among them."
+        ),
     )
     shards: int = Field(
         8, gt=0, description="Groups of documents: what a killed run repeats, and what errors are computed from."
     )
     batch_tokens: int = Field(4096, gt=0, description="Tokens of one forward pass; at least one document.")
     components: int = Field(10, gt=0, description="Principal components in the table.")
+
+    @field_validator("statistics", mode="before")
+    @classmethod
+    def _with_options(cls, statistics: Any) -> Any:
+        if isinstance(statistics, list | tuple):
+            if not all(isinstance(name, str) for name in statistics):
+                raise ValueError("must be a list of names, or a mapping from names to their options")
+            statistics = dict.fromkeys(statistics)
+        if isinstance(statistics, dict):
+            chosen = {name: {} if options is None else options for name, options in statistics.items()}
+            return {"moments": chosen.pop("moments", {}), **chosen}
+        return statistics
 
     @field_validator("heads")
     @classmethod
@@ -179,13 +150,19 @@ class Figures(Part):
 
 
 class Study(Part):
-    """A whole study. `defaults` are merged into each checkpoint before it is checked."""
+    """A whole study."""
 
     name: Annotated[
         str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Name of the study and of its results folder.")
     ]
     results: str = Field(
         "", description="Results folder, relative to where the command runs; `results/<name>` by default."
+    )
+    defaults: dict[str, Any] = Field(
+        default_factory=dict,
+        # What they say stands in the checkpoints of the record.
+        exclude=True,
+        description="Fields that all checkpoints share; merged into each before it is checked.",
     )
     checkpoints: tuple[Checkpoint, ...] = Field(min_length=1, description="Checkpoints in order.")
     corpus: Corpus = Field(default_factory=Corpus, description="Where documents come from.")
@@ -197,16 +174,16 @@ class Study(Part):
     def _merged(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             raise ValueError("a study is a mapping with `name` and `checkpoints`")
-        data = dict(data)
-        defaults = data.pop("defaults", None) or {}
+        defaults = data.get("defaults") or {}
         if not isinstance(defaults, dict):
             raise ValueError("`defaults` is a mapping of fields that all checkpoints share")
+        merged = {**data, "defaults": defaults}
         checkpoints = data.get("checkpoints")
-        if isinstance(checkpoints, list):
-            data["checkpoints"] = [
+        if isinstance(checkpoints, list | tuple):
+            merged["checkpoints"] = [
                 _named({**defaults, **c}, i) if isinstance(c, dict) else c for i, c in enumerate(checkpoints)
             ]
-        return data
+        return merged
 
     @model_validator(mode="after")
     def _unique(self) -> "Study":
@@ -237,27 +214,26 @@ class Study(Part):
 
 def load_study(path: Path | str) -> Study:
     """Read and check a study file; relative folders in it are taken from where the file stands."""
-    path = Path(path)
-    if not path.is_file():
-        raise RopewalkError(f"no study at {path}: give the path of a YAML file")
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RopewalkError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    return parse_study(data, base=path.parent, name=str(path))
+    file = read_yaml(path, "study")
+    return parse_study(file.data, base=Path(path).parent, name=str(path), lines=file.line)
 
 
-def parse_study(data: Any, base: Path = Path(), name: str = "the study") -> Study:
-    """Check a study given as plain data; see `load_study`."""
-    try:
-        study = Study.model_validate(data)
-    except ValidationError as error:
-        raise RopewalkError(_sentences(error, name)) from error
+def check_study(data: Any, name: str, lines: Lines | None = None) -> Study:
+    """Check a study given as plain data, without looking for what it names; `name` is what messages call it.
+
+    `lines` tells where in a file a value stands.
+    """
+    return validated(Study, data, name, lines, lambda location: _written(location, data))
+
+
+def parse_study(data: Any, base: Path = Path(), name: str = "the study", lines: Lines | None = None) -> Study:
+    """Check a study given as plain data and find its folders; see `load_study`."""
+    study = check_study(data, name, lines)
     checkpoints = tuple(_placed(checkpoint, base) for checkpoint in study.checkpoints)
     corpus = study.corpus.model_copy(
         update={
             "paths": tuple(str(base / pattern) for pattern in study.corpus.paths),
-            "repo": study.corpus.repo and _place(study.corpus.repo, base, "corpus.repo"),
+            "repo": study.corpus.repo and locate(study.corpus.repo, base, "corpus.repo"),
         }
     )
     return study.model_copy(update={"checkpoints": checkpoints, "corpus": corpus})
@@ -271,9 +247,22 @@ def _named(data: dict[str, Any], index: int) -> dict[str, Any]:
     return {**data, "name": name, "label": data.get("label") or name}
 
 
+def _written(location: Location, data: Any) -> Location:
+    """Where a value of a merged checkpoint was written: in the checkpoint or among the defaults."""
+    match location:
+        case "checkpoints", int(index), field, *rest if isinstance(data["checkpoints"][index], dict):
+            if field in data["checkpoints"][index]:
+                return location
+            if field in (data.get("defaults") or {}):
+                return "defaults", field, *rest
+            if field == "label":
+                return _written(("checkpoints", index, "name", *rest), data)
+    return location
+
+
 def _placed(checkpoint: Checkpoint, base: Path) -> Checkpoint:
     places = {
-        field: _place(getattr(checkpoint, field), base, f"{field} of checkpoint {checkpoint.label!r}")
+        field: locate(getattr(checkpoint, field), base, f"{field} of checkpoint {checkpoint.label!r}")
         for field in ("repo", "tokenizer", "source")
         if getattr(checkpoint, field)
     }
@@ -282,35 +271,3 @@ def _placed(checkpoint: Checkpoint, base: Path) -> Checkpoint:
         if not file.is_file():
             raise RopewalkError(f"gguf_file of checkpoint {checkpoint.label!r} is missing: there is no {file}")
     return checkpoint.model_copy(update=places)
-
-
-def _place(place: str, base: Path, field: str) -> str:
-    """A folder that exists, made absolute from `base`, or the name of a hub repository as it is."""
-    folder = base / Path(place).expanduser()
-    if folder.exists():
-        return str(folder.resolve())
-    looks_local = place.startswith((".", "/", "~", "\\")) or place.count("/") > 1
-    if looks_local:
-        raise RopewalkError(
-            f"{field} is missing: there is no {folder}; give a folder that exists or a hub repository owner/name"
-        )
-    return place
-
-
-def _sentences(error: ValidationError, name: str) -> str:
-    lines = []
-    problems = error.errors()
-    if len(problems) > 1:
-        # A list whose items are wrong is also reported as too short.
-        problems = [problem for problem in problems if problem["type"] != "too_short"] or problems
-    for problem in problems:
-        where = ".".join(str(part) for part in problem["loc"] if part not in ("int", "literal['all']")) or "study"
-        message = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "extra_forbidden":
-            message = "is not a known key: check its spelling, or remove it"
-        elif problem["type"] == "missing":
-            message = "is missing: add it"
-        elif problem["type"] != "value_error":
-            message = f"is {problem['input']!r}: {message[0].lower()}{message[1:]}"
-        lines.append(f"{where}: {message}" if problem["type"] == "value_error" else f"{where} {message}")
-    return f"{name}: " + "\n  ".join(dict.fromkeys(lines))

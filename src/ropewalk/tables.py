@@ -1,40 +1,99 @@
-"""The tables on disk: their columns, and reading them back with the mistakes named."""
+"""The tables on disk: their columns and what they hold, writing them, and reading them back with the mistakes named."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
 
 from ropewalk.errors import RopewalkError
+from ropewalk.files import atomic_path
 
-QK_KEY = ["checkpoint", "phase", "step", "layer", "head", "k_head", "rope", "pc"]
-QK_VALUES = ["explained_variance", "r_q", "r_k"]
-QK_EXTRA = [
-    "label",
-    "family",
-    "context",
-    "layers",
-    "sliding",
-    "category",
-    "eigengap",
-    "se_explained_variance",
-    "se_r_q",
-    "se_r_k",
-    "n_q",
-    "n_k",
-    "shards",
-]
-QK_COLUMNS = QK_KEY + QK_VALUES + QK_EXTRA
-"""Columns of `qk.csv`, one row per (checkpoint, layer, head, pc); rows of a checkpoint stand together, in study order.
+FACTS: Mapping[str, str] = {
+    "checkpoint": "name of the checkpoint; its rows stand together, in the order of the study",
+    "phase": "phase of training, empty where there is none",
+    "step": "training step, empty where there is none",
+    "layer": "index of the layer",
+    "head": "query head within the layer",
+    "k_head": "key head that the query head reads",
+    "rope": "whether the layer rotates queries and keys (measured); empty where that is not known",
+    "label": "short name of the checkpoint, for axes",
+    "family": "family of models, in a study over models",
+    "context": "tokens of each document that were read",
+    "layers": "number of layers of the model",
+    "sliding": "whether the layer attends within a sliding window",
+}
+"""Columns that several tables share."""
 
-`label` is the short name for axes, `family` groups checkpoints of a study over models, `layers` is the model's number
-of layers, `category` and `eigengap` ((λ0-λ1)/λ0) belong to PC0 and are empty on the others, `se_*` are delete-one-shard
-jackknife standard errors (empty with fewer than two shards), `n_q` and `n_k` count tokens.
+QK: Mapping[str, str] = {
+    **{name: FACTS[name] for name in ("checkpoint", "phase", "step", "layer", "head", "k_head", "rope")},
+    "pc": "principal component, 0 first",
+    "explained_variance": "share of the pooled variance of queries and keys on the component",
+    "r_q": "correlation of the queries' projection with token position; the component is oriented so that it is ≥ 0",
+    "r_k": "correlation of the keys' projection with token position; below 0, keys drift against queries",
+    **{name: FACTS[name] for name in ("label", "family", "context", "layers", "sliding")},
+    "category": "category of the head by the taxonomy; on PC0 only",
+    "eigengap": "(λ0 - λ1) / λ0: near 0, PC0 is not a stable direction; on PC0 only",
+    "se_explained_variance": "delete-one-shard jackknife standard error; empty with fewer than two shards",
+    "se_r_q": "standard error of r_q",
+    "se_r_k": "standard error of r_k",
+    "n_q": "tokens whose queries were counted",
+    "n_k": "tokens whose keys were counted",
+    "shards": "groups of documents behind the standard errors",
+}
+"""Columns of `qk.csv`, one row per (checkpoint, layer, head, component)."""
+
+HEADS: Mapping[str, str] = {
+    **FACTS,
+    "category": "category of the head by the taxonomy on PC0",
+    "certainty": "probability of that category, given the standard errors of r_q and r_k and their covariance",
+}
+"""Columns that `heads.csv` begins with, one row per (checkpoint, layer, head).
+
+Those of the statistics follow, each with its standard error `se_...`.
 """
 
-REPLICATE_COLUMNS = ["checkpoint", "layer", "head", "left_out", "explained_variance", "r_q", "r_k"]
-"""Columns of `qk_replicates.parquet`: PC0 of every head with one shard left out, for the error of any summary."""
+REPLICATES: Mapping[str, str] = {
+    "checkpoint": FACTS["checkpoint"],
+    "layer": FACTS["layer"],
+    "head": FACTS["head"],
+    "left_out": "number of the shard that was left out",
+}
+"""Columns that `replicates.parquet` begins with.
+
+Those of `heads.csv` that have an error follow, with one shard left out: enough for the error of any summary over heads.
+"""
+
+QK_COLUMNS, HEAD_FACTS, REPLICATE_KEY = list(QK), list(HEADS), list(REPLICATES)
+QK_VALUES = ["explained_variance", "r_q", "r_k"]
+REPLICATE_COLUMNS = [*REPLICATE_KEY, *QK_VALUES]
+"""What a summary needs of replicates."""
 
 REQUIRED = ["checkpoint", "layer", "head", "pc", "explained_variance", "r_q", "r_k"]
+TEXT = {"checkpoint": str, "phase": str, "label": str, "family": str}
+
+
+def write_csv(path: Path, table: pd.DataFrame) -> None:
+    """Write a table as CSV with nine digits, atomically."""
+    with atomic_path(path) as temporary:
+        table.to_csv(temporary, index=False, float_format="%.9g", lineterminator="\n")
+
+
+def write_replicates(results: Path, replicates: pd.DataFrame) -> None:
+    """Write the replicates beside a table, with all their digits."""
+    with atomic_path(results / "replicates.parquet") as temporary:
+        replicates.to_parquet(temporary, index=False)
+
+
+def read_csv(file: Path) -> pd.DataFrame:
+    """A table from a CSV file, or a sentence on why it cannot be read."""
+    if not file.is_file():
+        raise RopewalkError(f"no table at {file}: run `ropewalk analyze` first, or give the folder of a run")
+    try:
+        return pd.read_csv(file, dtype=TEXT)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise RopewalkError(
+            f"{file} is not a table that can be read ({error}): make it again with `ropewalk analyze`"
+        ) from error
 
 
 def read_qk(path: Path | str) -> pd.DataFrame:
@@ -45,15 +104,15 @@ def read_qk(path: Path | str) -> pd.DataFrame:
     """
     path = Path(path)
     file = path / "qk.csv" if path.is_dir() else path
+    return check_qk(read_csv(file), str(file))
+
+
+def read_heads(results: Path) -> pd.DataFrame | None:
+    """Read `heads.csv` of a results folder, typed as `read_qk` types its columns; None where there is none."""
+    file = results / "heads.csv"
     if not file.is_file():
-        raise RopewalkError(f"no table at {file}: run `ropewalk analyze {path}` first, or give the folder of a run")
-    try:
-        table = pd.read_csv(file, dtype={"checkpoint": str, "phase": str, "label": str, "family": str})
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise RopewalkError(
-            f"{file} is not a table that can be read ({error}): make it again with `ropewalk analyze`"
-        ) from error
-    return check_qk(table, str(file))
+        return None
+    return _typed(read_csv(file), str(file))
 
 
 def check_qk(table: pd.DataFrame, name: str = "the table") -> pd.DataFrame:
@@ -66,6 +125,11 @@ def check_qk(table: pd.DataFrame, name: str = "the table") -> pd.DataFrame:
     for column in QK_VALUES:
         if not pd.api.types.is_numeric_dtype(table[column]):
             raise RopewalkError(f"{name} has text in the column {column!r}, which must hold numbers")
+    return _typed(table, name)
+
+
+def _typed(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The table with its columns of facts in their types, and those that are missing filled in."""
     table = table.copy()
     for column in ("phase", "family"):
         # An empty column is read as numbers: it becomes text before its gaps are filled.
@@ -94,9 +158,8 @@ def _is_whole(column: pd.Series) -> bool:
 
 
 def read_replicates(path: Path | str) -> pd.DataFrame | None:
-    """Read `qk_replicates.parquet` beside a table; None where there is none (one shard, or a table from elsewhere)."""
-    path = Path(path)
-    file = (path if path.is_dir() else path.parent) / "qk_replicates.parquet"
+    """Read `replicates.parquet` of a results folder; None where there is none (a table from elsewhere)."""
+    file = Path(path) / "replicates.parquet"
     if not file.is_file():
         return None
     try:

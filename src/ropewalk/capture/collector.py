@@ -1,218 +1,167 @@
-"""What one shard's forward passes leave behind: moments of every token, and a small sample of vectors."""
+"""Running documents through a model under the tap, and letting statistics see its queries and keys."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from ropewalk.capture.shards import ShardSums
 from ropewalk.errors import RopewalkError
-from ropewalk.geometry.moments import Moments
 from ropewalk.models.layout import Head, Layout
 from ropewalk.models.probe import input_device
 from ropewalk.models.tap import Call, Finished, rotary_inputs, tap
-from ropewalk.statistics.accumulator import Accumulator
-
-KINDS = ("q", "k")
-Integers = NDArray[np.int64]
+from ropewalk.statistics.base import Accumulator, LayerHeads, Observation, Scope, Statistic, Sums, layers_of
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What of each document is collected; see the fields of the same names in a study's `capture`."""
+class Collection:
+    """What is collected of a model: chosen heads, statistics, settings, before or after the rotation."""
 
+    layout: Layout
     heads: Sequence[Head]
-    bucket_size: int
-    keep: float = 0.0
-    seed: int = 0
-    skip_first: int = 0
+    statistics: Sequence[Statistic]
+    scope: Scope
     pre_rope: bool = False
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Kept vectors [heads, kept, d] in float32 with their document and position [kept]."""
-
-    vectors: NDArray[np.float32]
-    document: Integers
-    position: Integers
-
-
-@dataclass(frozen=True)
-class LayerResult:
-    """Moments (and sample) of the chosen heads of one layer, for one kind; `heads` names them in order."""
-
-    heads: tuple[int, ...]
-    moments: Moments
-    sample: Sample
-
-
-ShardResult = dict[tuple[int, str], LayerResult]
-"""By (layer, kind)."""
-
-
-@dataclass
-class _Channel:
-    """The chosen heads of one layer and kind while they are being collected."""
-
-    heads: tuple[int, ...]
-    available: int
-    accumulator: Accumulator = field(default_factory=Accumulator)
-    kept: list[torch.Tensor] = field(default_factory=list)
-    kept_at: list[tuple[int, Integers]] = field(default_factory=list)
-
-    def choose(self, vectors: torch.Tensor) -> torch.Tensor:
-        return vectors if len(self.heads) == self.available else vectors[:, list(self.heads)]
-
-    def result(self) -> tuple[Moments, Sample]:
-        moments = self.accumulator.result()
-        empty = np.zeros((len(self.heads), 0, moments.head_dim), dtype=np.float32)
-        vectors = torch.cat(self.kept, dim=1).cpu().numpy() if self.kept else empty
-        document = np.concatenate([np.full(len(at), number) for number, at in self.kept_at] or [np.zeros(0, np.int64)])
-        position = np.concatenate([at for _, at in self.kept_at] or [np.zeros(0, np.int64)])
-        return moments, Sample(np.ascontiguousarray(vectors), document.astype(np.int64), position.astype(np.int64))
-
-
-def kept_positions(seed: int, document: int, layer: int, kind: str, context: int, rate: float) -> Integers:
-    """Positions of a document whose vectors are kept, each with probability `rate`; the same for the same arguments."""
-    generator = np.random.default_rng([seed, document, layer, KINDS.index(kind)])
-    return np.flatnonzero(generator.random(context) < rate)
 
 
 @torch.inference_mode()
 def collect(
     model: nn.Module,
-    layout: Layout,
-    settings: Settings,
+    collection: Collection,
     tokens: NDArray[np.int32],
     *,
     first_document: int = 0,
     batch: int = 1,
     advance: Callable[[int], None] = lambda _: None,
-) -> ShardResult:
-    """Run documents [documents, context] through the model and gather its queries and keys.
+) -> ShardSums:
+    """Run documents [documents, context] through the model and add up what the statistics see.
 
     Each forward pass stops as soon as the last layer that matters has given its queries and keys, so neither the rest
     of the model nor the vocabulary projection runs. `advance` is told the tokens done after each batch.
     """
-    collector = _Collector(layout, settings, tokens.shape[1])
+    collector = _Collector(collection)
     device = input_device(model)
     with ExitStack() as stack:
-        if settings.pre_rope:
+        if collection.pre_rope:
             collector.rotary = stack.enter_context(rotary_inputs(model))
         stack.enter_context(tap(model, collector.view))
         for start in range(0, len(tokens), batch):
-            rows = np.ascontiguousarray(tokens[start : start + batch], dtype=np.int64)
-            collector.begin(range(first_document + start, first_document + start + len(rows)))
+            rows = torch.from_numpy(np.ascontiguousarray(tokens[start : start + batch], dtype=np.int64)).to(device)
+            collector.begin(range(first_document + start, first_document + start + len(rows)), rows)
             try:
-                model(input_ids=torch.from_numpy(rows).to(device), use_cache=False)
+                model(input_ids=rows, use_cache=False)
             except Finished:
                 pass
             except torch.cuda.OutOfMemoryError as error:
                 raise RopewalkError(
-                    f"the device has no memory for {rows.size} tokens at once: lower `batch_tokens` or "
+                    f"the device has no memory for {rows.numel()} tokens at once: lower `batch_tokens` or "
                     "`context`, or set `device_map: auto`"
                 ) from error
             collector.end()
-            advance(rows.size)
+            advance(rows.numel())
     return collector.result()
 
 
 class _Collector:
-    def __init__(self, layout: Layout, settings: Settings, context: int) -> None:
-        self._settings, self._context = settings, context
+    def __init__(self, collection: Collection) -> None:
+        self._skip_first = collection.scope.skip_first
+        self._layers = {layer.call_index: layer for layer in collection.layout.layers}
+        self._heads = {one.layer.call_index: one for one in layers_of(collection.layout, collection.heads)}
+        self._accumulators: dict[int, dict[str, Accumulator]] = {
+            call_index: {
+                statistic.name: statistic.accumulator(heads, collection.scope) for statistic in collection.statistics
+            }
+            for call_index, heads in self._heads.items()
+        }
+        self._last = max(self._heads)
+        self._positions = torch.arange(self._skip_first, collection.scope.context)
+        self._documents: Sequence[int] = ()
+        self._token_ids = torch.empty(0)
+        self._call_index = 0
         self.rotary: list[tuple[torch.Tensor, torch.Tensor]] | None = None
-        self._layers = {layer.call: layer for layer in layout.layers}
-        self._channels: dict[int, dict[str, _Channel]] = {}
-        for layer in layout.layers:
-            queries = tuple(head.head for head in settings.heads if head.layer == layer.layer)
-            keys = tuple(sorted({head.k_head for head in settings.heads if head.layer == layer.layer}))
-            if queries:
-                self._channels[layer.call] = {
-                    "q": _Channel(queries, layer.query_heads),
-                    "k": _Channel(keys, layer.key_heads),
-                }
-        self._last = max(self._channels)
-        self._positions = torch.arange(settings.skip_first, context)
-        self._documents: Iterable[int] = ()
-        self._place = 0
 
-    def begin(self, documents: Iterable[int]) -> None:
-        self._documents, self._place = documents, 0
+    def begin(self, documents: Sequence[int], token_ids: torch.Tensor) -> None:
+        self._documents, self._call_index = documents, 0
+        self._token_ids = token_ids[:, self._skip_first :]
 
     def end(self) -> None:
-        if self._place <= self._last:
+        if self._call_index <= self._last:
             raise RopewalkError(
-                f"the model made {self._place} attention calls where {self._last + 1} were expected: its "
+                f"the model made {self._call_index} attention calls where {self._last + 1} were expected: its "
                 "layers differ from one input to another"
             )
 
     def view(self, call: Call) -> None:
-        place, self._place = self._place, self._place + 1
-        channels = self._channels.get(place)
-        if channels is not None:
-            self._check_place(call, place)
-            query, key = self._before_rope(call, place) if self.rotary is not None else (call.query, call.key)
-            self._take(channels["q"], query, place, "q")
-            self._take(channels["k"], key, place, "k")
+        call_index, self._call_index = self._call_index, self._call_index + 1
+        heads = self._heads.get(call_index)
+        if heads is not None:
+            self._check_layer(call, call_index)
+            query, key = self._before_rope(call, call_index) if self.rotary is not None else (call.query, call.key)
+            seen = Observation(
+                heads,
+                self._chosen(query, heads.heads),
+                self._chosen(key, heads.key_heads),
+                self._positions,
+                self._token_ids,
+                self._documents,
+                call,
+            )
+            for accumulator in self._accumulators[call_index].values():
+                accumulator.update(seen)
         if self.rotary is not None:
             self.rotary.clear()
-        if place == self._last:
+        if call_index == self._last:
             raise Finished
 
-    def _check_place(self, call: Call, place: int) -> None:
-        """A layer is known by its place among the calls; one that looks otherwise than it was seen to is not it."""
-        layer = self._layers[place]
+    def _chosen(self, vectors: torch.Tensor, heads: Sequence[int]) -> torch.Tensor:
+        # Heads are in ascending order, so as many as there are means all of them, and nothing is copied.
+        vectors = vectors if len(heads) == vectors.shape[1] else vectors[:, list(heads)]
+        return vectors[:, :, self._skip_first :]
+
+    def _check_layer(self, call: Call, call_index: int) -> None:
+        """A layer is known by the index of its call; one that looks otherwise than it was seen to is not it."""
+        layer = self._layers[call_index]
         seen = (call.query.shape[1], call.key.shape[1], call.query.shape[3])
         if seen != (layer.query_heads, layer.key_heads, layer.head_dim):
             raise RopewalkError(
-                f"attention call {place} has {seen[0]} query heads, {seen[1]} key heads and head_dim {seen[2]}, not "
-                f"those of layer {layer.layer}: the model takes another way through its layers than on a short input"
+                f"attention call {call_index} has {seen[0]} query heads, {seen[1]} key heads and head_dim {seen[2]}, "
+                f"not those of layer {layer.layer}: the model takes another way through its layers than on a short "
+                "input"
             )
 
-    def _take(self, channel: _Channel, vectors: torch.Tensor, place: int, kind: str) -> None:
-        settings = self._settings
-        vectors = channel.choose(vectors)
-        channel.accumulator.update(vectors[:, :, settings.skip_first :], self._positions)
-        rate = settings.keep / settings.bucket_size
-        for document, own in zip(self._documents, vectors, strict=True) if rate else ():
-            at = kept_positions(settings.seed, document, self._layers[place].layer, kind, self._context, rate)
-            at = at[at >= settings.skip_first]
-            channel.kept.append(own[:, torch.from_numpy(at).to(own.device)].float())
-            channel.kept_at.append((document, at))
-
-    def _before_rope(self, call: Call, place: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _before_rope(self, call: Call, call_index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Queries and keys as they went into the rotation; a layer that does not rotate gives them as they are."""
-        if not self.rotary and not self._layers[place].rope:
-            return call.query, call.key
-        before_q, before_k = self.rotary[-1] if self.rotary else (None, None)
-        query = None if before_q is None else _unrotated(before_q, call.query)
-        key = None if before_k is None else _unrotated(before_k, call.key)
-        if query is None or key is None:
+        pair = before_rotation(call, self.rotary or [])
+        if pair is None and (self.rotary or self._layers[call_index].rope):
             raise RopewalkError(
                 f"pre_rope is not available for {type(call.module).__name__}: it rotates in a way of its own; "
                 "capture after RoPE instead"
             )
-        return query, key
+        return (call.query, call.key) if pair is None else pair
 
-    def result(self) -> ShardResult:
-        results: ShardResult = {}
-        for place, channels in self._channels.items():
-            layer = self._layers[place].layer
-            for kind, channel in channels.items():
-                moments, sample = channel.result()
-                broken = np.flatnonzero(~moments.is_finite())
-                if len(broken):
-                    raise RopewalkError(
-                        f"layer {layer} head {channel.heads[broken[0]]} has NaN or infinite "
-                        f"{'queries' if kind == 'q' else 'keys'}: "
-                        "the weights are damaged, or the type is too narrow (try `dtype: float32`)"
-                    )
-                results[layer, kind] = LayerResult(channel.heads, moments, sample)
-        return results
+    def result(self) -> ShardSums:
+        sums: dict[tuple[str, int], Sums] = {}
+        for call_index, accumulators in self._accumulators.items():
+            heads = self._heads[call_index]
+            for name, accumulator in accumulators.items():
+                arrays = accumulator.sums()
+                _check_finite(name, arrays, heads)
+                sums[name, heads.layer.layer] = arrays
+        return sums
+
+
+def before_rotation(
+    call: Call, rotary: Sequence[tuple[torch.Tensor, torch.Tensor]]
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The query and key of a call as they went into its rotation (see `rotary_inputs`); None where that is not seen."""
+    if not rotary:
+        return None
+    query, key = (_unrotated(before, after) for before, after in zip(rotary[-1], (call.query, call.key), strict=True))
+    return None if query is None or key is None else (query, key)
 
 
 def _unrotated(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor | None:
@@ -222,3 +171,17 @@ def _unrotated(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor | None
     if before.shape[:3] != after.shape[:3]:
         return None
     return before if before.shape[3] == after.shape[3] else torch.cat([before, after[..., before.shape[3] :]], dim=3)
+
+
+def _check_finite(statistic: str, arrays: Sums, heads: LayerHeads) -> None:
+    """Stop at sums that are not numbers, with the head where they tell it."""
+    remedy = "the weights are damaged, or the type is too narrow (try `dtype: float32`)"
+    for name, array in arrays.items():
+        if np.isfinite(array).all():
+            continue
+        kind = name.split(".")[0]
+        if kind not in ("q", "k"):
+            raise RopewalkError(f"layer {heads.layer.layer} gives NaN or infinite numbers to {statistic!r}: {remedy}")
+        broken = int(np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(axis=1))[0])
+        number, what = (heads.heads[broken], "queries") if kind == "q" else (heads.key_heads[broken], "keys")
+        raise RopewalkError(f"layer {heads.layer.layer} head {number} has NaN or infinite {what}: {remedy}")

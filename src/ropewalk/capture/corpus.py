@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ropewalk.errors import RopewalkError
 from ropewalk.files import atomic_path, write_text
 from ropewalk.study import Corpus
+from ropewalk.text import count, one_line
 
 CHARACTERS_PER_TOKEN = 12
 """More than any tokenizer averages: so much text is tried first, and the whole only if it was not enough."""
@@ -42,10 +43,21 @@ class Documents:
         """The documents as a read-only map of the file: nothing is loaded until it is looked at."""
         return np.memmap(self.path, dtype=np.int32, mode="r", shape=(self.documents, self.length))
 
+    def facts(self) -> dict[str, int]:
+        """What a study's record says of them."""
+        return {
+            "documents": self.documents,
+            "tokens": self.length,
+            "shorter left out": self.left_out,
+            "of them empty": self.empty,
+        }
+
     def describe(self) -> str:
         """One line for people."""
         empty = f" ({self.empty} of them empty)" if self.empty else ""
-        return f"{self.documents} documents of {self.length} tokens; {self.left_out} shorter ones left out{empty}"
+        return (
+            f"{count(self.documents, 'document')} of {self.length} tokens; {self.left_out} shorter ones left out{empty}"
+        )
 
 
 def find_files(corpus: Corpus) -> list[Path]:
@@ -70,6 +82,8 @@ def stdlib_files() -> list[Path]:
 
 def check_corpus(corpus: Corpus) -> None:
     """Find mistakes that need no reading: files and columns that are not there."""
+    if corpus.source == "memory":
+        raise RopewalkError("the documents were given from Python and are not on disk: name a corpus in the study")
     files = find_files(corpus) if corpus.source != "dataset" else []
     if corpus.source == "parquet":
         for path in files:
@@ -114,7 +128,7 @@ def prepare(corpus: Corpus, tokenizer: Any, length: int, folder: Path) -> Docume
         documents = Documents(**known, path=str(record.with_suffix(".bin")))
         if Path(documents.path).is_file() and Path(documents.path).stat().st_size == documents.documents * length * 4:
             return documents
-    count = left_out = empty = largest = 0
+    kept = left_out = empty = largest = 0
     with atomic_path(record.with_suffix(".bin")) as temporary:
         with temporary.open("wb") as file:
             for tokens in _cut(corpus, tokenizer, length):
@@ -124,17 +138,17 @@ def prepare(corpus: Corpus, tokenizer: Any, length: int, folder: Path) -> Docume
                     continue
                 largest = max(largest, int(tokens[:length].max()))
                 file.write(tokens[:length].tobytes())
-                count += 1
-                if count == corpus.documents:
+                kept += 1
+                if kept == corpus.documents:
                     break
         wanted = corpus.documents or 1
-        if count < wanted:
+        if kept < wanted:
             raise RopewalkError(
-                f"only {count} documents of the corpus have {length} tokens and {wanted} are asked for "
-                f"({left_out} are shorter): "
+                f"only {count(kept, 'document')} of the corpus {'has' if kept == 1 else 'have'} {length} tokens and "
+                f"{wanted} are asked for ({left_out} are shorter): "
                 "lower `documents` or `context`, add texts, or set `short_documents: join`"
             )
-    documents = Documents(str(record.with_suffix(".bin")), count, length, left_out, empty, largest)
+    documents = Documents(str(record.with_suffix(".bin")), kept, length, left_out, empty, largest)
     facts = {name: value for name, value in asdict(documents).items() if name != "path"}
     write_text(record, json.dumps(facts, indent=1))
     return documents
@@ -244,8 +258,7 @@ def _dataset_texts(corpus: Corpus) -> Iterator[str]:
             yield _text(row[corpus.column], f"dataset {corpus.repo} row {number}", corpus.column)
     except (OSError, ValueError) as error:
         raise RopewalkError(
-            f"dataset {corpus.repo} cannot be read ({' '.join(str(error).split())[:300]}): check repo, split "
-            "and network"
+            f"dataset {corpus.repo} cannot be read ({one_line(error)}): check repo, split and network"
         ) from error
 
 

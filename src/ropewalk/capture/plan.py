@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 
-from ropewalk.capture.run import Job
+from ropewalk.capture.jobs import Job
 from ropewalk.models.loading import auto_class
 from ropewalk.study import Study
+from ropewalk.text import count, size, table
 
-FLOAT64 = 8
+HEADERS = ("checkpoint", "context", "documents", "tokens", "shards (done)", "heads", "weights", "disk")
 
 
 @dataclass(frozen=True)
@@ -36,23 +37,29 @@ def costs(study: Study, jobs: Sequence[Job]) -> list[Cost]:
 def describe(study: Study, jobs: Sequence[Job]) -> str:
     """The plan as text: a line per checkpoint and the sums."""
     rows = costs(study, jobs)
-    width = max([len(row.label) for row in rows] + [10])
-    lines = [f"study {study.name}: {len(study.checkpoints)} checkpoints, results in {study.folder}"]
-    lines.append(f"  {'checkpoint':{width}}  context  documents       tokens  shards (done)  heads   weights      disk")
-    lines += [
-        f"  {row.label:{width}}  {row.context:7,}  {row.documents:9,}  {row.tokens:11,}  {row.shards:6} "
-        f"{f'({row.done})':>6}"
-        f"  {row.heads:5}  {_size(row.weights):>8}  {_size(row.disk):>8}"
+    cells: list[list[str]] = [
+        [
+            row.label,
+            f"{row.context:,}",
+            f"{row.documents:,}",
+            f"{row.tokens:,}",
+            f"{row.shards:,} ({row.done:,})",
+            f"{row.heads:,}",
+            size(row.weights),
+            size(row.disk),
+        ]
         for row in rows
     ]
-    lines += [f"  {c.label:{width}}  read from {c.source}" for c in study.checkpoints if c.source]
+    cells += [[c.label, f"read from {c.source}"] for c in study.checkpoints if c.source]
+    lines = [f"study {study.name}: {count(len(study.checkpoints), 'checkpoint')}, results in {study.folder}"]
+    lines += [f"  {line}" for line in table(HEADERS, cells, right=range(1, len(HEADERS)))]
     if rows:
         memory = max(row.weights + row.disk // max(row.shards, 1) for row in rows)
         lines.append(
-            f"in all: {sum(row.tokens for row in rows):,} tokens, "
-            f"{sum(row.shards - row.done for row in rows)} shards to compute, "
-            f"about {_size(memory)} of memory (weights and moments; activations come on top), "
-            f"{_size(sum(row.disk for row in rows))} of disk"
+            f"in all: {count(sum(row.tokens for row in rows), 'token')}, "
+            f"{count(sum(row.shards - row.done for row in rows), 'shard')} to compute, "
+            f"about {size(memory)} of memory (weights and sums; activations come on top), "
+            f"{size(sum(row.disk for row in rows))} of disk"
         )
     return "\n".join(lines)
 
@@ -72,8 +79,7 @@ def _cost(study: Study, job: Job) -> Cost:
         else min(capture.heads, available)
     )
     stored = heads + min(heads, layers * keys)
-    moments = stored * (d * d + 2 * d + 3) * FLOAT64 * len(job.shards)
-    kept = stored * d * 4 * job.keep * job.tokens / job.checkpoint.bucket
+    disk = sum(statistic.stored_bytes(stored, d, job.scope, len(job.shards)) for statistic in job.statistics)
     return Cost(
         label=job.checkpoint.label,
         context=job.checkpoint.context,
@@ -83,21 +89,13 @@ def _cost(study: Study, job: Job) -> Cost:
         done=len(job.shards) - len(job.missing()),
         heads=heads,
         weights=_weights(job),
-        disk=round(moments + 2 * kept),
+        disk=round(disk),
     )
 
 
 def _weights(job: Job) -> int:
-    size = {"float32": 4, "bfloat16": 2, "float16": 2}.get(job.checkpoint.dtype)
+    width = {"float32": 4, "bfloat16": 2, "float16": 2}.get(job.checkpoint.dtype)
     dtype = job.config.dtype or torch.float32
     with torch.device("meta"):
         model = auto_class(job.config).from_config(job.config, trust_remote_code=job.checkpoint.trust_remote_code)
-    return int(sum(p.numel() for p in model.parameters())) * (size or torch.finfo(dtype).bits // 8)
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
+    return int(sum(p.numel() for p in model.parameters())) * (width or torch.finfo(dtype).bits // 8)

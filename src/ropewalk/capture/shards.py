@@ -1,7 +1,9 @@
-"""Shards on disk: written once, whole, with the marks of what they were made from."""
+"""Shards on disk: written once, whole, with the marks of what they were made from; and reading them as one capture."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,23 +13,32 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ropewalk._version import __version__
+from ropewalk.capture.settings import described
 from ropewalk.errors import RopewalkError
 from ropewalk.files import write_bytes, write_text
-from ropewalk.geometry.moments import Moments
+from ropewalk.models.layout import Head, Layout
+from ropewalk.record import FORMAT, outdated
+from ropewalk.statistics.base import LayerHeads, Scope, Statistic, Sums, layers_of
+from ropewalk.statistics.registry import build
 
-FORMAT = 1
-"""Number of the layout of shards and manifests; a reader refuses another."""
+MANIFEST = "manifest.json"
 
-FIELDS = ("n", "mean", "t_mean", "sxx", "sxt", "stt")
+ShardSums = Mapping[tuple[str, int], Sums]
+"""The sums of one group of documents, by (statistic, layer)."""
 
 
 @dataclass(frozen=True)
-class Identity:
+class Provenance:
     """Fingerprints of what decides a shard's numbers."""
 
     model: str
     tokens: str
     settings: str
+
+
+def capture_folder(results: Path, slug: str) -> Path:
+    """Folder of the shards of a checkpoint, known by its name as a folder's name."""
+    return results / "captures" / slug
 
 
 def shard_path(folder: Path, number: int) -> Path:
@@ -41,25 +52,27 @@ def split_documents(documents: int, shards: int) -> tuple[range, ...]:
     return tuple(range(int(a), int(b)) for a, b in pairwise(borders))
 
 
-def write_shard(path: Path, arrays: dict[str, np.ndarray[Any, Any]], identity: Identity) -> None:
-    """Write a shard's arrays atomically."""
-    marks = {"format": FORMAT, "version": __version__, **asdict(identity)}
+def write_shard(path: Path, sums: ShardSums, heads: Sequence[LayerHeads], provenance: Provenance) -> None:
+    """Write the sums of a group of documents, by (statistic, layer), atomically."""
+    arrays = {
+        f"{_prefix(statistic, layer)}{name}": np.ascontiguousarray(array)
+        for (statistic, layer), own in sums.items()
+        for name, array in own.items()
+    }
+    for own in heads:
+        prefix = _prefix("heads", own.layer.layer)
+        arrays[f"{prefix}q"], arrays[f"{prefix}k"] = np.array(own.heads), np.array(own.key_heads)
+    marks = {"format": FORMAT, "version": __version__, **asdict(provenance)}
     # One entry: the order of several is not fixed in the file, and the same shard should be the same bytes.
     write_bytes(path, save(arrays, metadata={"ropewalk": json.dumps(marks)}))
 
 
-def read_marks(file: Any) -> dict[str, Any]:
-    """Format, version and fingerprints of an open shard."""
-    marks: dict[str, Any] = json.loads((file.metadata() or {}).get("ropewalk", "{}"))
-    return marks
-
-
-def is_done(path: Path, identity: Identity) -> bool:
+def is_done(path: Path, provenance: Provenance) -> bool:
     """Whether the shard is there; one that was made from other inputs, or is damaged, is an error."""
     if not path.is_file():
         return False
-    marks = read_marks(open_shard(path))
-    for part, value in asdict(identity).items():
+    marks = _read_marks(_open_shard(path))
+    for part, value in asdict(provenance).items():
         if marks.get(part) != value:
             what = {"model": "another model", "tokens": "other documents", "settings": "other capture settings"}[part]
             raise RopewalkError(
@@ -69,45 +82,140 @@ def is_done(path: Path, identity: Identity) -> bool:
     return True
 
 
-def open_shard(path: Path) -> Any:
-    """Open a shard for reading by name; nothing is loaded yet."""
-    try:
-        file = safe_open(path, framework="numpy")
-    except FileNotFoundError:
-        raise RopewalkError(f"{path} is missing: run `ropewalk capture` again to compute it") from None
-    except (SafetensorError, OSError) as error:
-        raise RopewalkError(
-            f"{path} is damaged ({error}): delete it and run `ropewalk capture` again to recompute it"
-        ) from error
-    number = read_marks(file).get("format")
-    if number != FORMAT:
-        raise RopewalkError(
-            f"{path} has format {number} and this is ropewalk {__version__} with format {FORMAT}: capture "
-            "again with another `results`"
-        )
-    return file
+class StoredCapture:
+    """A checkpoint's finished capture on disk: its manifest now, its sums when they are asked for."""
+
+    def __init__(self, folder: Path, label: str) -> None:
+        self.folder, self.label = folder, label
+        manifest = read_manifest(folder)
+        try:
+            self.layout = Layout.from_dict(manifest["layout"])
+            self.heads = [Head(*head) for head in manifest["heads"]]
+            self.scope = Scope(**manifest["scope"])
+            self.statistics = {name: one["options"] for name, one in manifest["statistics"].items()}
+            self.provenances = [
+                Provenance(manifest["model"], tokens, manifest["settings"]) for tokens in manifest["tokens_of_shards"]
+            ]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise RopewalkError(
+                f"{folder / MANIFEST} is damaged: delete it and run `ropewalk capture` again"
+            ) from error
+
+    @property
+    def provenance(self) -> str:
+        """A fingerprint of all shards together."""
+        return _joined(self.provenances)
+
+    def shard(self, number: int) -> ShardSums:
+        """All sums of one shard."""
+        layers = [heads.layer.layer for heads in layers_of(self.layout, self.heads)]
+        return {(name, layer): self._read(number, name, layer) for name in self.statistics for layer in layers}
+
+    def parts(self, statistic: str, heads: LayerHeads) -> list[Sums]:
+        """Sums of one statistic and layer, per shard."""
+        for number in range(len(self._files)):
+            self._check_heads(number, heads)
+        return [self._read(number, statistic, heads.layer.layer) for number in range(len(self._files))]
+
+    @cached_property
+    def _files(self) -> list[Any]:
+        paths = [shard_path(self.folder, number) for number in range(len(self.provenances))]
+        present = sum(path.is_file() for path in paths)
+        if present < len(paths):
+            raise RopewalkError(
+                f"{self.label!r} has {present} of its {len(paths)} shards: run `ropewalk capture` again to compute "
+                "the others"
+            )
+        files = [_open_shard(path) for path in paths]
+        for path, file, expected in zip(paths, files, self.provenances, strict=True):
+            marks = _read_marks(file)
+            if any(marks.get(name) != value for name, value in asdict(expected).items()):
+                raise RopewalkError(
+                    f"{path} was made from another model, documents or settings than the rest: remove {self.folder} "
+                    "and capture again"
+                )
+        return files
+
+    @cached_property
+    def _names(self) -> list[list[str]]:
+        return [list(file.keys()) for file in self._files]
+
+    def _check_heads(self, number: int, heads: LayerHeads) -> None:
+        prefix = _prefix("heads", heads.layer.layer)
+        for kind, expected in (("q", heads.heads), ("k", heads.key_heads)):
+            name = f"{prefix}{kind}"
+            if name not in self._names[number] or tuple(self._files[number].get_tensor(name)) != expected:
+                raise RopewalkError(
+                    f"{shard_path(self.folder, number)} holds other heads of layer {heads.layer.layer} than its "
+                    "manifest names: remove it and capture again"
+                )
+
+    def _read(self, number: int, statistic: str, layer: int) -> Sums:
+        prefix = _prefix(statistic, layer)
+        return {
+            name.removeprefix(prefix): self._files[number].get_tensor(name)
+            for name in self._names[number]
+            if name.startswith(prefix)
+        }
 
 
-def moments_arrays(prefix: str, moments: Moments) -> dict[str, np.ndarray[Any, Any]]:
-    """Arrays of moments under names that begin with `prefix`."""
-    # The whole scatter, though half would do: putting it together again costs more than reading it.
-    return {f"{prefix}.{name}": np.ascontiguousarray(getattr(moments, name)) for name in FIELDS}
+@dataclass(frozen=True)
+class MemoryCapture:
+    """A checkpoint's capture that was never written: the sums of each group of documents, by (statistic, layer)."""
+
+    layout: Layout
+    heads: list[Head]
+    scope: Scope
+    statistics: Mapping[str, Mapping[str, Any]]
+    provenances: Sequence[Provenance]
+    shards: Sequence[ShardSums]
+
+    @property
+    def provenance(self) -> str:
+        """A fingerprint of all groups together."""
+        return _joined(self.provenances)
+
+    def shard(self, number: int) -> ShardSums:
+        """All sums of one group of documents."""
+        return self.shards[number]
+
+    def parts(self, statistic: str, heads: LayerHeads) -> list[Sums]:
+        """Sums of one statistic and layer, per group of documents."""
+        return [shard[statistic, heads.layer.layer] for shard in self.shards]
 
 
-def read_moments(file: Any, prefix: str) -> Moments:
-    """The inverse of `moments_arrays`, from an open shard."""
-    return Moments(**{name: file.get_tensor(f"{prefix}.{name}") for name in FIELDS})
+def write_capture(folder: Path, captured: "StoredCapture | MemoryCapture", checkpoint: str) -> None:
+    """Write a capture as a run of the study would have: its manifest and its shards."""
+    manifest = {
+        "checkpoint": checkpoint,
+        **manifest_facts(captured.scope, captured.provenances, build(captured.statistics)),
+        "layout": captured.layout.to_dict(),
+        "heads": [list(head) for head in captured.heads],
+    }
+    write_manifest(folder, manifest)
+    heads = layers_of(captured.layout, captured.heads)
+    for number, provenance in enumerate(captured.provenances):
+        write_shard(shard_path(folder, number), captured.shard(number), heads, provenance)
 
 
-def layer_prefix(layer: int, kind: str) -> str:
-    """Name of a layer's queries or keys in a shard."""
-    return f"l{layer:02d}.{kind}"
+def manifest_facts(scope: Scope, provenances: Sequence[Provenance], statistics: Sequence[Statistic]) -> dict[str, Any]:
+    """What a manifest says of a capture's settings and shards."""
+    return {
+        "documents": scope.documents,
+        "shards": len(provenances),
+        "tokens": scope.documents * scope.context,
+        "tokens_of_shards": [one.tokens for one in provenances],
+        "model": provenances[0].model,
+        "settings": provenances[0].settings,
+        "scope": asdict(scope),
+        "statistics": described(statistics),
+    }
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Write the manifest of a checkpoint's capture."""
     marked = {"format": FORMAT, "ropewalk": __version__, **manifest}
-    write_text(folder / "manifest.json", json.dumps(marked, indent=1) + "\n")
+    write_text(folder / MANIFEST, json.dumps(marked, indent=1) + "\n")
 
 
 def known_manifest(folder: Path) -> dict[str, Any] | None:
@@ -120,15 +228,44 @@ def known_manifest(folder: Path) -> dict[str, Any] | None:
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Read the manifest of a checkpoint's capture."""
-    path = folder / "manifest.json"
+    path = folder / MANIFEST
     if not path.is_file():
         raise RopewalkError(f"{folder} holds no finished capture: run `ropewalk capture` on the study first")
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        number = manifest.get("format")
+    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError) as error:
         raise RopewalkError(f"{path} is damaged: delete it and run `ropewalk capture` again") from error
-    if manifest.get("format") != FORMAT:
-        raise RopewalkError(
-            f"{path} has format {manifest.get('format')}, not {FORMAT}: capture again with another `results`"
-        )
+    if number != FORMAT:
+        raise outdated(path, number)
     return manifest
+
+
+def _joined(provenances: Sequence[Provenance]) -> str:
+    return "".join(f"{one.model} {one.tokens} {one.settings}\n" for one in provenances)
+
+
+def _prefix(statistic: str, layer: int) -> str:
+    return f"{statistic}/l{layer:02d}/"
+
+
+def _open_shard(path: Path) -> Any:
+    """Open a shard for reading by name; nothing is loaded yet."""
+    try:
+        file = safe_open(path, framework="numpy")
+    except FileNotFoundError:
+        raise RopewalkError(f"{path} is missing: run `ropewalk capture` again to compute it") from None
+    except (SafetensorError, OSError) as error:
+        raise RopewalkError(
+            f"{path} is damaged ({error}): delete it and run `ropewalk capture` again to recompute it"
+        ) from error
+    number = _read_marks(file).get("format")
+    if number != FORMAT:
+        raise outdated(path, number)
+    return file
+
+
+def _read_marks(file: Any) -> dict[str, Any]:
+    """Format, version and fingerprints of an open shard."""
+    marks: dict[str, Any] = json.loads((file.metadata() or {}).get("ropewalk", "{}"))
+    return marks

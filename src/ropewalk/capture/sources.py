@@ -12,16 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ropewalk.capture.settings import choose_heads
 from ropewalk.errors import RopewalkError
 from ropewalk.models.hub import dataset_folder, dataset_names
-from ropewalk.models.layout import AttentionLayer, Head, Layout
+from ropewalk.models.layout import LAYOUT_FILE, AttentionLayer, Head, Layout
 from ropewalk.study import Capture
 
 HeadKey = tuple[int, int, str]
 """(layer, number of the query or key head, kind)."""
 
 FOLDER = re.compile(r"l(\d+)h(\d+)([qk])/data\.parquet")
-LAYOUT = "layout.json"
 UNKNOWN = "vectors"
 """Model type of a dataset that does not tell its model's layout."""
 
@@ -48,29 +48,29 @@ def open_dataset(source: str, capture: Capture, revision: str | None = None, key
     highest numbers. All heads means all that are there. Keys may be stored per key head or per query head: there, the
     first chosen query head that reads a key head gives its keys.
     """
-    place = _Folder(Path(source)) if Path(source).is_dir() else _Hub(source, revision)
+    location = _Folder(Path(source)) if Path(source).is_dir() else _Hub(source, revision)
     names = {
-        (int(match[1]), int(match[2]), match[3]): name for name in place.names() if (match := FOLDER.fullmatch(name))
+        (int(match[1]), int(match[2]), match[3]): name for name in location.names() if (match := FOLDER.fullmatch(name))
     }
     if not any(kind == "q" for _, _, kind in names) or not any(kind == "k" for _, _, kind in names):
         raise RopewalkError(
             f"{source} holds no vectors: it needs folders such as l00h00q and l00h00k, each with a data.parquet"
         )
-    layout = _layout(place, source, names, key_heads)
+    layout = _layout(location, source, names, key_heads)
     if capture.full_attention_only and layout.model_type == UNKNOWN:
         firsts = {layer: (layer, head, kind) for layer, head, kind in sorted(names, reverse=True) if kind == "q"}
-        layout = _described(layout, place.fetch({key: names[key] for key in firsts.values()}))
-    heads = layout.choose(capture)
+        layout = _described(layout, location.fetch({key: names[key] for key in firsts.values()}))
+    heads = choose_heads(layout, capture)
     if capture.heads == "all" and capture.pairs is None:
         heads = [head for head in heads if (head.layer, head.head, "q") in names]
     wanted = _wanted(source, layout, heads, names)
-    files = place.fetch(wanted)
-    return Dataset(_described(layout, files), heads, files, repr((place.mark(files), sorted(wanted.items()))))
+    files = location.fetch(wanted)
+    return Dataset(_described(layout, files), heads, files, repr((location.mark(files), sorted(wanted.items()))))
 
 
-def _layout(place: "_Folder | _Hub", source: str, names: dict[HeadKey, str], key_heads: int | None) -> Layout:
-    if LAYOUT in place.names():
-        path = place.fetch({(0, 0, ""): LAYOUT})[0, 0, ""]
+def _layout(location: "_Folder | _Hub", source: str, names: dict[HeadKey, str], key_heads: int | None) -> Layout:
+    if LAYOUT_FILE in location.names():
+        path = location.fetch({(0, 0, ""): LAYOUT_FILE})[0, 0, ""]
         try:
             return Layout.from_dict(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, KeyError, TypeError) as error:
@@ -87,7 +87,7 @@ def _layout(place: "_Folder | _Hub", source: str, names: dict[HeadKey, str], key
             f"{source} has query heads up to {queries - 1} and key heads up to {keys - 1}: set `key_heads` in the study"
         )
     layers = sorted({layer for layer, _, kind in names if kind == "q"})
-    described = tuple(AttentionLayer(place, layer, queries, keys, 0, None, None) for place, layer in enumerate(layers))
+    described = tuple(AttentionLayer(index, layer, queries, keys, 0, None, None) for index, layer in enumerate(layers))
     return Layout(UNKNOWN, layers[-1] + 1, described, False)
 
 
@@ -117,18 +117,18 @@ def _wanted(source: str, layout: Layout, heads: list[Head], names: dict[HeadKey,
     wanted: dict[HeadKey, str] = {}
     for head in heads:
         keys = (head.layer, head.head if own_keys else head.k_head, "k")
-        for place, key in (
+        for wanted_key, key in (
             ((head.layer, head.head, "q"), (head.layer, head.head, "q")),
             ((head.layer, head.k_head, "k"), keys),
         ):
-            if place in wanted:
+            if wanted_key in wanted:
                 continue
             if key not in names:
                 folder = f"l{key[0]:02d}h{key[1]:02d}{key[2]}"
                 raise RopewalkError(
                     f"{source} has no {folder}: add it, or name the heads that are there with capture.pairs"
                 )
-            wanted[place] = names[key]
+            wanted[wanted_key] = names[key]
     return wanted
 
 
@@ -140,7 +140,7 @@ class _Folder:
 
     def names(self) -> list[str]:
         found = [path.relative_to(self.folder).as_posix() for path in sorted(self.folder.glob("l*h*/data.parquet"))]
-        return found + [LAYOUT] * (self.folder / LAYOUT).is_file()
+        return found + [LAYOUT_FILE] * (self.folder / LAYOUT_FILE).is_file()
 
     def fetch(self, names: dict[HeadKey, str]) -> dict[HeadKey, Path]:
         return {key: self.folder / name for key, name in names.items()}

@@ -1,22 +1,11 @@
-"""The figures of a study: each is a function of its table, and returns a matplotlib figure."""
+"""The figures of a study: each is a module with its drawing and its caption, both functions of a view.
 
-from ropewalk.figures.bars import taxonomy_evolution
-from ropewalk.figures.flows import category_flows
-from ropewalk.figures.heatmaps import depth_heatmap_r_k, depth_heatmap_r_q
-from ropewalk.figures.lines import concordance, explained_variance, position_signal
-from ropewalk.figures.portraits import phase_portraits
-from ropewalk.figures.writing import FIGURES, FigureSpec, write_figures
+>>> from ropewalk.figures import find
+>>> find("position_signal").draw(view)  # doctest: +SKIP
+"""
 
-__all__ = [
-    "FIGURES",
-    "FigureSpec",
-    "category_flows",
-    "concordance",
-    "depth_heatmap_r_k",
-    "depth_heatmap_r_q",
-    "explained_variance",
-    "phase_portraits",
-    "position_signal",
-    "taxonomy_evolution",
-    "write_figures",
-]
+from ropewalk.figures.caption import Caption, to_markdown
+from ropewalk.figures.gallery import FIGURES, find, write_figures
+from ropewalk.figures.spec import FigureSpec
+
+__all__ = ["FIGURES", "Caption", "FigureSpec", "find", "to_markdown", "write_figures"]

@@ -44,7 +44,7 @@ def along_x(figure: Figure, axes: Sequence[Any], lineup: Lineup) -> None:
                 in_layout=False,
             )
     bottom = axes[-1]
-    bottom.set_xlabel(lineup.kind)
+    bottom.set_xlabel(lineup.noun)
     labels = [plain(shortened(label)) for label in lineup.labels]
     bottom.set_xticks(range(count), labels)
     figure.draw_without_rendering()
@@ -108,7 +108,7 @@ def _names_above(figure: Figure, ax: Any, lineup: Lineup, spacing: float) -> Non
     for wrapped in (False, True):
         texts = [_name(ax, group, re.sub(r"[ _]+", "\n", group.name) if wrapped else group.name) for group in named]
         widths = [extent(figure, text).width for text in texts]
-        if all(w <= 1.0 * (group.stop - group.start) * spacing for w, group in zip(widths, named, strict=True)):
+        if all(w <= (group.stop - group.start) * spacing for w, group in zip(widths, named, strict=True)):
             return
         for text in texts:
             text.remove()

@@ -1,8 +1,9 @@
 """Colours, sizes and the temporary style that every figure is drawn and saved in."""
 
-from collections.abc import Iterator
+import io
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -14,15 +15,61 @@ from ropewalk.summary.view import NO_CATEGORY
 WIDTH = 5.2
 """Inches. Printed in a 3.4 inch column, 9 point text is still 6 points high."""
 
-QUERY, KEY, KEY_SIZE = "#2166ac", "#c51b29", "#e58a75"
-ROPE, NOPE, UNKNOWN = "#2b5c7d", "#e0821a", "#777777"
+MANY = 40
+"""Up to this many checkpoints there is room for full markers and for edges of cells."""
+
+
+class Colour(str):
+    """A colour as matplotlib takes it, with the word that captions call it by."""
+
+    name: str
+
+    def __new__(cls, code: str, name: str) -> "Colour":
+        """The colour `#rrggbb` under a name."""
+        colour = super().__new__(cls, code)
+        colour.name = name
+        return colour
+
+
+QUERY, KEY, KEY_SIZE = Colour("#2166ac", "blue"), Colour("#c51b29", "red"), "#e58a75"
 SIGNAL, RULE, TEXT = "#2b5c7d", "#8a8a8a", "#222222"
 
-CATEGORY_COLOURS = {
-    **dict(zip(CATEGORIES, ("#5f9eef", "#381472", "#e04c99", "#176045", "#dadada"), strict=True)),
-    NO_CATEGORY: "#ffffff",
+CATEGORY_COLOURS: Mapping[str, Colour] = {
+    **dict(
+        zip(
+            CATEGORIES,
+            (
+                Colour("#5f9eef", "blue"),
+                Colour("#381472", "indigo"),
+                Colour("#e04c99", "pink"),
+                Colour("#176045", "green"),
+                Colour("#dadada", "gray"),
+            ),
+            strict=True,
+        )
+    ),
+    NO_CATEGORY: Colour("#ffffff", "white"),
 }
-"""Blue, indigo, pink, green, gray: apart in lightness too, so that they stay apart for colour-blind readers."""
+"""Apart in lightness too, so that they stay apart for colour-blind readers."""
+
+MARKERS = {"o": "circles", "s": "squares", "^": "triangles", "D": "diamonds"}
+"""What captions call the markers of the figures."""
+
+
+class LayerType(NamedTuple):
+    """How heads of layers with RoPE, without it, or not known to be either are told apart."""
+
+    rope: bool | None
+    label: str
+    colour: str
+    marker: str
+
+
+LAYER_TYPES = (
+    LayerType(True, "RoPE layers", "#2b5c7d", "o"),
+    LayerType(False, "NoPE layers", "#e0821a", "^"),
+    LayerType(None, "unknown whether RoPE", "#777777", "D"),
+)
 
 STYLE = {
     "font.family": "DejaVu Sans",
@@ -65,11 +112,49 @@ def style() -> Iterator[None]:
         yield
 
 
-def page(width: float, height: float) -> Figure:
+class Page(Figure):
+    """A figure that looks the same wherever it is drawn: saved, or shown by a notebook."""
+
+    def draw(self, renderer: Any) -> None:
+        """Draw everything in `style`: hatches and fonts are looked up while drawing, not when the figure is made."""
+        with style():
+            super().draw(renderer)
+
+    def savefig(self, *arguments: Any, **options: Any) -> None:
+        """Save in `style`, which says the resolution and how fonts are embedded."""
+        with style():
+            super().savefig(*arguments, **options)
+
+    def _repr_png_(self) -> bytes:
+        return png(self)
+
+
+def page(width: float, height: float) -> Page:
     """An empty figure of this size in inches, outside pyplot's list of figures, that can measure its own text."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Page(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+PNG_METADATA: dict[str, str | None] = {"Software": None}
+PDF_METADATA: dict[str, str | None] = {"Creator": None, "Producer": None, "CreationDate": None}
+"""Without times and versions, so that the same view gives the same bytes."""
+
+
+def png(figure: Figure) -> bytes:
+    """The bytes of `figure.png`."""
+    return _file(figure, "png", PNG_METADATA)
+
+
+def pdf(figure: Figure) -> bytes:
+    """The bytes of `figure.pdf`, with embedded fonts."""
+    return _file(figure, "pdf", PDF_METADATA)
+
+
+def _file(figure: Figure, suffix: str, metadata: dict[str, str | None]) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=suffix, metadata=metadata)
+    return buffer.getvalue()
 
 
 def extent(figure: Figure, artist: Any) -> Any:

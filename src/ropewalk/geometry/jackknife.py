@@ -24,6 +24,16 @@ def jackknife_error(replicates: ArrayLike) -> Floats:
     return np.asarray(np.sqrt((groups - 1) / groups * (deviations**2).sum(axis=0)))
 
 
+def jackknife_covariance(replicates: ArrayLike) -> Floats:
+    """Covariance [..., m, m] of m estimates from delete-one-group replicates [groups, ..., m]: `(g-1)/g Σ δ_i δ_iᵀ`."""
+    values = np.asarray(replicates, dtype=np.float64)
+    groups = len(values)
+    if groups < 2:
+        return np.full((*values.shape[1:], values.shape[-1]), np.nan)
+    deviations = values - values.mean(axis=0)
+    return np.asarray((groups - 1) / groups * np.einsum("g...i,g...j->...ij", deviations, deviations))
+
+
 def leave_one_out(
     q: Sequence[Moments], k: Sequence[Moments], key_of: NDArray[np.intp], components: int = COMPONENTS
 ) -> tuple[PCA, list[PCA]]:

@@ -27,6 +27,11 @@ class Moments:
     def __len__(self) -> int:
         return len(self.n)
 
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Names of the arrays, in order."""
+        return tuple(field.name for field in fields(cls))
+
     @property
     def head_dim(self) -> int:
         """Length d of the vectors."""
@@ -81,11 +86,6 @@ class Moments:
             sxt=np.matmul(self.sxt[:, None], directions)[:, 0],
             stt=self.stt,
         )
-
-    def is_finite(self) -> NDArray[np.bool_]:
-        """Per head [heads], whether every moment is a finite number."""
-        whole = np.isfinite(self.sxx).all(axis=(1, 2)) & np.isfinite(self.mean).all(axis=1)
-        return np.asarray(whole & np.isfinite(self.sxt).all(axis=1))
 
     @classmethod
     def of(cls, vectors: Floats, positions: Floats) -> "Moments":

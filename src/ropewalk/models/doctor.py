@@ -124,12 +124,12 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
 def _with_moved_key(model: nn.Module, tokens: torch.Tensor, number: int) -> torch.Tensor:
     """Logits when the key of one attention call is changed in place under the tap."""
-    place = -1
+    call_index = -1
 
     def move(call: Call) -> None:
-        nonlocal place
-        place += 1
-        if place == number:
+        nonlocal call_index
+        call_index += 1
+        if call_index == number:
             # A common factor would leave a softmax over one key alone; noise moves every score.
             noise = torch.linspace(-1, 1, call.key.numel(), device=call.key.device).reshape(call.key.shape)
             call.key.add_((noise * call.key.abs().mean()).to(call.key.dtype))

@@ -6,7 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from ropewalk.errors import RopewalkError
-from ropewalk.study import Capture
+
+LAYOUT_FILE = "layout.json"
+"""Name of a layout beside vectors on disk."""
 
 
 class Head(NamedTuple):
@@ -19,13 +21,13 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True)
 class AttentionLayer:
-    """One attention layer: `call` is its place among the attention calls of a forward pass, `layer` its index.
+    """One attention layer: `call_index` counts the attention calls of a forward pass, `layer` is its index.
 
     `rotary` is the share of head dimensions that position moves (None where vectors came without their model, or the
     model takes no position ids), `window` the length of a sliding (or chunked) window.
     """
 
-    call: int
+    call_index: int
     layer: int
     query_heads: int
     key_heads: int
@@ -88,17 +90,6 @@ class Layout:
             candidates = sorted(random.Random(seed).sample(candidates, count))
         return [self._head(layer, head) for layer, head in candidates]
 
-    def choose(self, capture: Capture) -> list[Head]:
-        """The heads that a study's capture settings pick."""
-        count = None if capture.heads == "all" else capture.heads
-        return self.heads(
-            count,
-            capture.seed,
-            layers=capture.layers,
-            pairs=capture.pairs,
-            full_attention_only=capture.full_attention_only,
-        )
-
     def _head(self, layer: int, head: int) -> Head:
         attention = self[layer]
         if not 0 <= head < attention.query_heads:
@@ -113,5 +104,8 @@ class Layout:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Layout":
-        """The inverse of `to_dict`."""
-        return cls(**{**data, "layers": tuple(AttentionLayer(**layer) for layer in data["layers"])})
+        """The inverse of `to_dict`; also of what version 0.1 wrote, which had another name for `call_index`."""
+        layers = [
+            {("call_index" if key == "call" else key): value for key, value in one.items()} for one in data["layers"]
+        ]
+        return cls(**{**data, "layers": tuple(AttentionLayer(**layer) for layer in layers)})

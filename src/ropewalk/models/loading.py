@@ -17,41 +17,42 @@ from torch import nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 from ropewalk.errors import RopewalkError
+from ropewalk.models.device import choose_device
 from ropewalk.models.hub import model_folder, repo_file
 from ropewalk.models.overrides import apply_overrides
+from ropewalk.models.source import ModelSource
 from ropewalk.models.tap import dispatches
-from ropewalk.models.weights import check_complete, is_whole, weight_files
-from ropewalk.study import Checkpoint
+from ropewalk.models.weights import CONFIG, check_complete, is_whole, weight_files
+from ropewalk.text import one_line
 
-CONFIG = "config.json"
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
 """Device maps that accelerate works out by itself."""
 
 
-def load_config(checkpoint: Checkpoint) -> Any:
-    """The configuration of a checkpoint with its overrides, checked for what can be known before weights are read.
+def load_config(source: ModelSource, context: int | None = None) -> Any:
+    """The configuration of a model with its overrides, checked for what can be known before weights are read.
 
     Refuses a model type whose attention does not go through the registry and a context beyond the model's positions.
     """
-    place = str(checkpoint.repo)
-    folder = model_folder(place, checkpoint.revision)
-    if checkpoint.gguf_file:
-        _gguf(checkpoint, folder)
+    repo = str(source.repo)
+    folder = model_folder(repo, source.revision)
+    if source.gguf_file:
+        _gguf(source, folder)
     else:
-        _check_type(checkpoint, folder)
-    options = {"trust_remote_code": checkpoint.trust_remote_code, **_gguf_option(checkpoint)}
+        _check_type(source, folder)
+    options = {"trust_remote_code": source.trust_remote_code, **_gguf_option(source)}
     try:
         with _quiet():
             config = transformers.AutoConfig.from_pretrained(folder, **options)
     except (OSError, StrictDataclassError, ValueError, KeyError, TypeError) as error:
-        raise RopewalkError(f"the configuration of {place} cannot be used: {_one_line(error)}") from error
+        raise RopewalkError(f"the configuration of {repo} cannot be used: {one_line(error)}") from error
     text = config.get_text_config(decoder=True)
-    apply_overrides(text, checkpoint.overrides)
+    apply_overrides(text, source.overrides)
     model_class(config)
     limit = getattr(text, "max_position_embeddings", None)
-    if limit and checkpoint.context > limit:
+    if limit and context is not None and context > limit:
         raise RopewalkError(
-            f"context {checkpoint.context} of {checkpoint.label!r} is beyond the {limit} positions of the model: "
+            f"context {context} of {source.label!r} is beyond the {limit} positions of the model: "
             "lower `context`, or set max_position_embeddings (and rope_theta or rope_scaling) in `overrides`"
         )
     return config
@@ -85,55 +86,55 @@ def auto_class(config: Any) -> Any:
     return transformers.AutoModelForCausalLM
 
 
-def load_model(checkpoint: Checkpoint, config: Any = None) -> nn.Module:
-    """The model of a checkpoint on its device, in evaluation mode; every tensor of it comes from the files.
+def load_model(source: ModelSource, config: Any = None) -> nn.Module:
+    """A model on its device, in evaluation mode; every tensor of it comes from the files.
 
     A tensor that is missing, left over or of another shape stops with its name. `random_weights` builds the
     architecture untrained, from `weights_seed`, on one device. `config` is what `load_config` gave, if it is at hand.
     """
-    config = load_config(checkpoint) if config is None else config
-    device = device_of(checkpoint)
+    config = load_config(source) if config is None else config
+    device = device_of(source)
     auto = auto_class(config)
-    options: dict[str, Any] = {"trust_remote_code": checkpoint.trust_remote_code}
-    if checkpoint.attention:
-        options["attn_implementation"] = checkpoint.attention
-    dtype: Any = "auto" if checkpoint.dtype == "auto" else getattr(torch, checkpoint.dtype)
-    if checkpoint.random_weights:
+    options: dict[str, Any] = {"trust_remote_code": source.trust_remote_code}
+    if source.attention:
+        options["attn_implementation"] = source.attention
+    dtype: Any = "auto" if source.dtype == "auto" else getattr(torch, source.dtype)
+    if source.random_weights:
         dtype = config.dtype or torch.float32 if dtype == "auto" else dtype
-        with torch.random.fork_rng(), _explained(checkpoint), _quiet():
-            torch.manual_seed(checkpoint.weights_seed)
+        with torch.random.fork_rng(), _explained(source), _quiet():
+            torch.manual_seed(source.weights_seed)
             model: nn.Module = auto.from_config(config, dtype=dtype, **options)
         return model.to(device).eval()
-    place = str(checkpoint.repo)
-    folder = model_folder(place, checkpoint.revision)
-    files = [] if checkpoint.gguf_file else weight_files(place, folder)
-    if checkpoint.device_map is not None:
-        options["device_map"] = checkpoint.device_map
-    with _explained(checkpoint, files), _quiet():
+    repo = str(source.repo)
+    folder = model_folder(repo, source.revision)
+    files = [] if source.gguf_file else weight_files(repo, folder)
+    if source.device_map is not None:
+        options["device_map"] = source.device_map
+    with _explained(source, files), _quiet():
         model, report = auto.from_pretrained(
             folder,
             config=config,
             dtype=dtype,
-            use_safetensors=None if checkpoint.gguf_file else True,
+            use_safetensors=None if source.gguf_file else True,
             # Without it a wrong shape is an error that does not name the tensor; with it, it is in the report.
             ignore_mismatched_sizes=True,
             output_loading_info=True,
             **options,
-            **_gguf_option(checkpoint),
+            **_gguf_option(source),
         )
-    check_complete(checkpoint.label, report)
-    if checkpoint.device_map is None:
+    check_complete(source.label, report)
+    if source.device_map is None:
         model = model.to(device)
     return model.eval()
 
 
-def load_tokenizer(checkpoint: Checkpoint) -> Any:
-    """The tokenizer of a checkpoint, from its own place or the one the study names."""
-    place, revision, gguf_file = checkpoint.tokenizer_id
-    folder = model_folder(str(place), revision)
-    options: dict[str, Any] = {"trust_remote_code": checkpoint.trust_remote_code}
+def load_tokenizer(source: ModelSource) -> Any:
+    """The tokenizer of a model, from its own repo or the one the study names."""
+    repo, revision, gguf_file = source.tokenizer_location
+    folder = model_folder(str(repo), revision)
+    options: dict[str, Any] = {"trust_remote_code": source.trust_remote_code}
     if gguf_file:
-        _gguf(checkpoint, folder)
+        _gguf(source, folder)
         options["gguf_file"] = gguf_file
     remedy = "name the repository or folder that has one as `tokenizer`"
     try:
@@ -141,129 +142,110 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
     # The tokenizers library raises bare exceptions; nothing of this project runs in here.
     except Exception as error:
-        raise RopewalkError(
-            f"no tokenizer at {place} for {checkpoint.label!r} ({_one_line(error)}): {remedy}"
-        ) from error
+        raise RopewalkError(f"no tokenizer at {repo} for {source.label!r} ({one_line(error)}): {remedy}") from error
     if len(tokenizer) < 2:
-        raise RopewalkError(f"the tokenizer at {place} for {checkpoint.label!r} is empty: {remedy}")
+        raise RopewalkError(f"the tokenizer at {repo} for {source.label!r} is empty: {remedy}")
     return tokenizer
 
 
-def model_fingerprint(checkpoint: Checkpoint, config: Any) -> str:
+def model_fingerprint(source: ModelSource, config: Any) -> str:
     """A hash of what decides the model's numbers: weights, configuration, overrides, type, attention.
 
     Weights are known by the hub's commit, or by the contents of the files in a folder.
     """
     digest = hashlib.sha256()
     settings = (
-        checkpoint.overrides,
-        checkpoint.dtype,
-        checkpoint.attention,
-        checkpoint.random_weights,
-        checkpoint.gguf_file,
+        source.overrides,
+        source.dtype,
+        source.attention,
+        source.random_weights,
+        source.gguf_file,
     )
     digest.update(repr(settings).encode())
-    place = str(checkpoint.repo)
-    folder = model_folder(place, checkpoint.revision)
-    if checkpoint.random_weights:
+    repo = str(source.repo)
+    folder = model_folder(repo, source.revision)
+    if source.random_weights:
         values = sorted(
             (key, repr(value))
             for key, value in config.to_dict().items()
             if key not in ("_name_or_path", "transformers_version")
         )
-        digest.update(repr((values, checkpoint.weights_seed)).encode())
-    elif folder == Path(place):
-        files = (
-            [folder / checkpoint.gguf_file] if checkpoint.gguf_file else [*weight_files(place, folder), folder / CONFIG]
-        )
+        digest.update(repr((values, source.weights_seed)).encode())
+    elif folder == Path(repo):
+        files = [folder / source.gguf_file] if source.gguf_file else [*weight_files(repo, folder), folder / CONFIG]
         for path in files:
             digest.update(path.name.encode())
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     else:
-        digest.update(f"{place}@{folder.name}".encode())
+        digest.update(f"{repo}@{folder.name}".encode())
     return digest.hexdigest()
 
 
-def device_of(checkpoint: Checkpoint) -> torch.device:
+def device_of(source: ModelSource) -> torch.device:
     """The device a study asks for, or a sentence when it (or one of its device map) is not there."""
-    spread = checkpoint.device_map
+    spread = source.device_map
     for device in spread.values() if isinstance(spread, dict) else [spread]:
         if device not in (None, "disk", *SPREADS):
-            _available(device)
-    if checkpoint.device == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    return _available(checkpoint.device)
+            choose_device(device)
+    return choose_device(source.device)
 
 
-def _available(device: str | int) -> torch.device:
-    try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError) as error:
-        raise RopewalkError(f"device {device!r} is not available here: use `auto` or `cpu`") from error
-
-
-def _check_type(checkpoint: Checkpoint, folder: Path) -> None:
+def _check_type(source: ModelSource, folder: Path) -> None:
     """Refuse what config.json shows to be no model, of a type that is not known, or with code of its own."""
-    place = str(checkpoint.repo)
-    path = repo_file(place, folder, CONFIG)
+    repo = str(source.repo)
+    path = repo_file(repo, folder, CONFIG)
     if path is None:
-        raise RopewalkError(f"{place} has no {CONFIG}: give the repository or folder of a transformers model")
+        raise RopewalkError(f"{repo} has no {CONFIG}: give the repository or folder of a transformers model")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         kind = data.get("model_type")
     except (ValueError, AttributeError) as error:
-        raise RopewalkError(f"{CONFIG} of {place} is not JSON that describes a model: fetch it again") from error
+        raise RopewalkError(f"{CONFIG} of {repo} is not JSON that describes a model: fetch it again") from error
     if kind in transformers.CONFIG_MAPPING:
         return
     if not data.get("auto_map"):
         raise RopewalkError(
-            f"model type {kind!r} of {place} is not known to transformers {transformers.__version__}: "
+            f"model type {kind!r} of {repo} is not known to transformers {transformers.__version__}: "
             "a newer one may know it"
         )
-    if not checkpoint.trust_remote_code:
+    if not source.trust_remote_code:
         raise RopewalkError(
-            f"{place} comes with modelling code of its own, which is not run unasked: "
+            f"{repo} comes with modelling code of its own, which is not run unasked: "
             "read it, and set `trust_remote_code: true` if you trust it"
         )
 
 
-def _gguf_option(checkpoint: Checkpoint) -> dict[str, Any]:
-    return {"gguf_file": checkpoint.gguf_file} if checkpoint.gguf_file else {}
+def _gguf_option(source: ModelSource) -> dict[str, Any]:
+    return {"gguf_file": source.gguf_file} if source.gguf_file else {}
 
 
-def _gguf(checkpoint: Checkpoint, folder: Path) -> None:
+def _gguf(source: ModelSource, folder: Path) -> None:
     """Make sure that a GGUF file can be read and is in the folder."""
     try:
         import gguf  # noqa: F401
     except ImportError as error:
         raise RopewalkError("GGUF files need an extra: pip install 'ropewalk[gguf]'") from error
-    if repo_file(str(checkpoint.repo), folder, str(checkpoint.gguf_file)) is None:
-        raise RopewalkError(f"{checkpoint.repo} has no {checkpoint.gguf_file}: check `gguf_file`")
+    if repo_file(str(source.repo), folder, str(source.gguf_file)) is None:
+        raise RopewalkError(f"{source.repo} has no {source.gguf_file}: check `gguf_file`")
 
 
 @contextmanager
-def _explained(checkpoint: Checkpoint, files: list[Path] | None = None) -> Iterator[None]:
+def _explained(source: ModelSource, files: list[Path] | None = None) -> Iterator[None]:
     """Turn the failures of building a model that a user can mend into sentences; anything else keeps its traceback."""
     try:
         yield
     except SafetensorError as error:
-        damaged = next((path for path in files or () if not is_whole(path)), checkpoint.repo)
+        damaged = next((path for path in files or () if not is_whole(path)), source.repo)
         raise RopewalkError(
-            f"the weight file {damaged} is damaged or cut short ({_one_line(error)}): fetch it again"
+            f"the weight file {damaged} is damaged or cut short ({one_line(error)}): fetch it again"
         ) from error
     except torch.cuda.OutOfMemoryError as error:
         raise RopewalkError(
-            f"{checkpoint.label!r} does not fit on the device: set `device_map: auto` or a smaller `dtype`"
+            f"{source.label!r} does not fit on the device: set `device_map: auto` or a smaller `dtype`"
         ) from error
     except (OSError, ValueError, ImportError) as error:
-        raise RopewalkError(f"cannot load {checkpoint.label!r} from {checkpoint.repo}: {_one_line(error)}") from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
+        raise RopewalkError(f"cannot load {source.label!r} from {source.repo}: {one_line(error)}") from error
 
 
 @contextmanager

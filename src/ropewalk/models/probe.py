@@ -12,6 +12,7 @@ from torch import nn
 from ropewalk.errors import RopewalkError
 from ropewalk.models.layout import AttentionLayer, Layout
 from ropewalk.models.tap import AttentionFunction, Call, replaced_attention, tap
+from ropewalk.text import one_line
 
 PROBE_TOKENS = 16
 POSITION_LIMITS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")
@@ -39,7 +40,7 @@ def input_device(model: nn.Module) -> torch.device:
 def read_layout(model: nn.Module) -> Layout:
     """Find the attention layers by running a few tokens under the tap, and measure which dimensions rotate.
 
-    The same tokens run at two places, near the first and near the last position, while every attention module is given
+    The same tokens run twice, near the first and near the last position, while every attention module is given
     the hidden states of the first run, so that nothing but the position differs: the dimensions that move, by however
     little, in both q and k are the rotated ones. (A query alone may also be scaled by position; that is no rotation.)
     A model that takes no position ids cannot be asked: there `rotary` is None.
@@ -57,21 +58,21 @@ def read_layout(model: nn.Module) -> Layout:
     second.run(model, tokens, modules, replay=first.states, positions=far if passed else None)
     kept = _distinct(first.calls)
     numbers = _layer_numbers(first, kept)
-    shares = [_moved_share(first.calls[place], second.calls[place]) for place in kept]
+    shares = [_moved_share(first.calls[index], second.calls[index]) for index in kept]
     embedded = not torch.equal(first.states[0], second.states[0])
     # What is passed on without being named may end unread: only an effect shows that it was read.
     read = named or embedded or any(shares)
     layers = tuple(
         AttentionLayer(
-            call=place,
+            call_index=index,
             layer=number,
-            query_heads=first.calls[place].query.shape[1],
-            key_heads=first.calls[place].key.shape[1],
-            head_dim=first.calls[place].query.shape[3],
+            query_heads=first.calls[index].query.shape[1],
+            key_heads=first.calls[index].key.shape[1],
+            head_dim=first.calls[index].query.shape[3],
             rotary=share if read else None,
-            window=_window(first.calls[place], number),
+            window=_window(first.calls[index], number),
         )
-        for place, number, share in zip(kept, numbers, shares, strict=True)
+        for index, number, share in zip(kept, numbers, shares, strict=True)
     )
     return Layout(
         model_type=_model_type(model),
@@ -143,9 +144,8 @@ def _calling_modules(model: nn.Module, tokens: torch.Tensor) -> list[nn.Module]:
         with replaced_attention(model, wrap):
             model(input_ids=tokens, use_cache=False)
     except (TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
         raise RopewalkError(
-            f"model type {_model_type(model)!r} is not supported: it does not run on tokens alone ({reason})"
+            f"model type {_model_type(model)!r} is not supported: it does not run on tokens alone ({one_line(error)})"
         ) from error
     if not found:
         raise RopewalkError(
@@ -169,20 +169,20 @@ def _embeds_positions(model: nn.Module, modules: Iterable[nn.Module]) -> bool:
 
 
 def _distinct(calls: Sequence[Call]) -> list[int]:
-    """Places of the calls, without those that repeat the queries and keys of the one before with other values."""
+    """Indices of the calls, without those that repeat the queries and keys of the one before with other values."""
     return [
-        place
-        for place, call in enumerate(calls)
-        if place == 0 or call.query is not calls[place - 1].query or call.key is not calls[place - 1].key
+        index
+        for index, call in enumerate(calls)
+        if index == 0 or call.query is not calls[index - 1].query or call.key is not calls[index - 1].key
     ]
 
 
 def _layer_numbers(run: _Pass, kept: Sequence[int]) -> list[int]:
     """The layer of each call: as its module was told or knows, or by order where layers are called several times."""
     numbers = []
-    for place in kept:
-        own = getattr(run.calls[place].module, "layer_idx", None)
-        numbers.append(run.told[place] if run.told[place] is not None else own)
+    for index in kept:
+        own = getattr(run.calls[index].module, "layer_idx", None)
+        numbers.append(run.told[index] if run.told[index] is not None else own)
     if None in numbers or len(set(numbers)) < len(numbers):
         return list(range(len(kept)))
     return [int(number) for number in numbers if number is not None]

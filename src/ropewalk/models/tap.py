@@ -42,7 +42,13 @@ class Finished(Exception):  # noqa: N818 - a signal, not an error
 def tap(model: nn.Module, view: Callable[[Call], None]) -> Iterator[None]:
     """While the block runs, `view` is given every self-attention call of `model` before the original function runs.
 
+    The calls come in the order of the layers. Their tensors are the model's own: copy what is to be kept, and what is
+    changed in place changes the model's output. Raising `ropewalk.models.tap.Finished` in `view` ends the forward pass.
     Cross attention reads another sequence, which has no token positions of its own to learn, and is passed by.
+
+    >>> norms = []
+    >>> with ropewalk.tap(model, lambda call: norms.append(call.query.norm(dim=-1).mean())):  # doctest: +SKIP
+    ...     model(input_ids)
     """
 
     def wrap(original: AttentionFunction) -> AttentionFunction:
@@ -71,6 +77,18 @@ def replaced_attention(model: nn.Module, wrap: Callable[[AttentionFunction], Att
             else:
                 registry[name] = wrap(_eager)
         yield
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """While the block runs, the model is in evaluation mode; afterwards it is as it was, module by module."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def dispatches(model_class: type) -> bool:

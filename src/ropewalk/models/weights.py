@@ -1,7 +1,7 @@
 """The weight files of a model: which they are, whether they are whole, and whether they fit its configuration."""
 
 import json
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -9,8 +9,31 @@ from safetensors import SafetensorError, safe_open
 from ropewalk.errors import RopewalkError
 from ropewalk.models.hub import repo_file, repo_names
 
+CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
+PICKLED = "pytorch_model.bin"
+PICKLE_INDEX = f"{PICKLED}.index.json"
+"""What transformers calls the files of a model."""
+
+
+def index_files(index: Any) -> list[str] | None:
+    """The weight files that a parsed index names, sorted, each once; None where it is no index.
+
+    A name that leads out of the model's folder makes it none: an index comes from elsewhere.
+    """
+    names = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(names, dict) or not names or not all(_is_inside(name) for name in names.values()):
+        return None
+    return sorted(set(names.values()))
+
+
+def _is_inside(name: Any) -> bool:
+    """Whether a name is one of a file in a folder or below it, read by the rules of any system."""
+    if not isinstance(name, str) or not name.isprintable():
+        return False
+    paths = PurePosixPath(name), PureWindowsPath(name)
+    return all(path.parts and not path.anchor and ".." not in path.parts for path in paths)
 
 
 def check_present(place: str, folder: Path) -> None:
@@ -36,15 +59,21 @@ def weight_files(place: str, folder: Path) -> list[Path]:
     index = repo_file(place, folder, INDEX)
     if index is None:
         raise RopewalkError(f"{place} lists {INDEX} and does not have it: fetch it")
-    try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise RopewalkError(f"{INDEX} of {place} is damaged: fetch it again") from error
+    names = _index(index)
+    if names is None:
+        raise RopewalkError(f"{INDEX} of {place} is damaged: fetch it again")
     files = {name: repo_file(place, folder, name) for name in names}
     for name, path in files.items():
         if path is None:
             raise RopewalkError(f"{place} lacks the weight file {name}, which {INDEX} names: fetch it")
     return [path for path in files.values() if path is not None]
+
+
+def _index(path: Path) -> list[str] | None:
+    try:
+        return index_files(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError:
+        return None
 
 
 def check_complete(label: str, report: dict[str, Any]) -> None:
@@ -61,7 +90,7 @@ def check_complete(label: str, report: dict[str, Any]) -> None:
             raise RopewalkError(
                 sentence.format(label=repr(label), name=names[0])
                 + others
-                + ": the weights and config.json do not belong together"
+                + f": the weights and {CONFIG} do not belong together"
             )
 
 

@@ -1,66 +1,65 @@
-"""What the report says: every number, text and picture of the page, from the files of a results folder."""
+"""What the report says: every number, text and picture of the page."""
 
 import base64
-import io
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-from matplotlib.figure import Figure
-
-from ropewalk import figures
-from ropewalk.figures.style import style
-from ropewalk.figures.writing import PNG_METADATA
+from ropewalk.figures import gallery
+from ropewalk.figures.style import png
+from ropewalk.record import Record
 from ropewalk.report import numbers
 from ropewalk.report.glossary import glossary
 from ropewalk.report.parts import Picture, Report
-from ropewalk.report.settings import entries, facts, read_study
-from ropewalk.summary.view import View, view
-from ropewalk.tables import read_qk, read_replicates
+from ropewalk.report.settings import entries, facts
+from ropewalk.summary.view import View
 
 
-def report_data(results: Path) -> Report:
-    """Everything the page of a results folder shows; captions and numbers come from `qk.csv`, pictures from `figures/`.
+def report_data(
+    view: View,
+    *,
+    name: str,
+    source: str,
+    record: Record | None = None,
+    folder: Path | None = None,
+    options: Mapping[str, Mapping[str, Any]] = {},
+) -> Report:
+    """Everything the page shows of a view.
 
-    A picture that is missing, or older than the table, is drawn afresh. `study.yaml` and the replicates are optional.
+    `source` names the table in captions, `record` says how it was made, `options` are those of figures by name. The
+    pictures of a results `folder` are used again; one that is missing, or older than the table, is drawn afresh.
     """
-    results = Path(results)
-    table, replicates = read_qk(results), read_replicates(results)
-    look = view(table, replicates)
-    tracks = numbers.tracks(look)
-    text, study = read_study(results)
+    made = {} if record is None else {part: value for part, value in record.data.items() if part != "created"}
     return Report(
-        name=_name(study, results),
-        lead=_lead(look),
-        at=_at(look),
-        cards=numbers.cards(look.lineup, tracks),
-        pictures=tuple(_pictures(results, table, replicates, _inner(study, "figures").get("portraits"))),
-        grids=tuple(numbers.grids(look, tracks)),
+        name=name,
+        lead=_lead(view),
+        at=_at(view),
+        cards=numbers.cards(view),
+        pictures=tuple(_pictures(view, folder, source, options)),
+        grids=tuple(numbers.grids(view)),
         head_columns=numbers.HEAD_COLUMNS,
-        heads=numbers.heads(look),
-        facts=facts(look, results, study),
-        made=tuple(entries({name: part for name, part in study.items() if name != "created"})),
-        study=text,
+        filter_example=numbers.FILTER_EXAMPLE,
+        heads=numbers.heads(view),
+        facts=facts(view, _date(record, folder)),
+        made=tuple(entries(made)),
+        study=None if record is None else record.text,
         terms=glossary(),
     )
 
 
-def _name(study: Mapping[str, Any], results: Path) -> str:
-    return str(_inner(study).get("name") or results.resolve().name)
+def _date(record: Record | None, folder: Path | None) -> str | None:
+    """When the results were begun, or else when their table was written."""
+    if record is not None and record.data.get("created"):
+        return str(record.data["created"])
+    if folder is None or not (folder / "qk.csv").is_file():
+        return None
+    return datetime.fromtimestamp((folder / "qk.csv").stat().st_mtime, UTC).strftime("%Y-%m-%d")
 
 
-def _inner(study: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
-    """A part of the recorded study by its path; empty where there is none."""
-    part: Any = study
-    for name in ("study", *path):
-        part = part.get(name) if isinstance(part, Mapping) else None
-    return part if isinstance(part, Mapping) else {}
-
-
-def _lead(look: View) -> str:
-    lineup, counts = look.lineup, [len(part) for part in look.parts]
+def _lead(view: View) -> str:
+    lineup, counts = view.lineup, [len(part) for part in view.parts]
     most = f"{max(counts):,}" if min(counts) == max(counts) else f"up to {max(counts):,}"
     heads = "head" if max(counts) == 1 else "heads"
     names = {group.name for group in lineup.groups if group.name}
@@ -75,8 +74,8 @@ def _lead(look: View) -> str:
     return f"How strongly the queries and keys of {most} attention {heads} carry token position, {where}."
 
 
-def _at(look: View) -> str:
-    lineup = look.lineup
+def _at(view: View) -> str:
+    lineup = view.lineup
     if len(lineup) == 1:
         where = f"PC0 at {lineup.labels[0]}"
     elif lineup.training:
@@ -85,30 +84,23 @@ def _at(look: View) -> str:
         return f"PC0, lowest and highest of {len(lineup)} models."
     return (
         f"{where}; ± is one standard error."
-        if look.has_errors
+        if view.has_errors
         else f"{where}, without standard errors, which need two shards."
     )
 
 
 def _pictures(
-    results: Path, table: pd.DataFrame, replicates: pd.DataFrame | None, portraits: Sequence[str] | None
+    view: View, folder: Path | None, source: str, options: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Picture]:
-    written = (results / "qk.csv").stat().st_mtime
-    for spec in figures.FIGURES:
-        options = {"checkpoints": portraits} if portraits and spec.draw is figures.phase_portraits else {}
-        file = results / "figures" / spec.folder / "figure.png"
+    table = None if folder is None else folder / "qk.csv"
+    written = table.stat().st_mtime if table is not None and table.is_file() else None
+    for figure in gallery.FIGURES:
+        name, own = gallery.folder_name(figure), options.get(figure.name, {})
+        file = None if folder is None else folder / "figures" / name / "figure.png"
         # The caption is computed from the table as it is now, so a picture of an older table would contradict it.
-        fresh = file.is_file() and file.stat().st_mtime >= written
-        png = file.read_bytes() if fresh else _png(spec.draw(table, replicates, **options))
+        fresh = file is not None and file.is_file() and written is not None and file.stat().st_mtime >= written
+        content = file.read_bytes() if file is not None and fresh else png(figure.draw(view, **own))
         # A PNG begins with its signature and the IHDR chunk, whose first two fields are width and height.
-        width, height = struct.unpack(">II", png[16:24])
-        uri = f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
-        caption = spec.caption(table, replicates, f"{results.resolve().name}/qk.csv", **options)
-        yield Picture(spec.folder, uri, width, height, caption)
-
-
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    with style():
-        figure.savefig(buffer, format="png", metadata=PNG_METADATA)
-    return buffer.getvalue()
+        width, height = struct.unpack(">II", content[16:24])
+        uri = f"data:image/png;base64,{base64.b64encode(content).decode('ascii')}"
+        yield Picture(name, uri, width, height, figure.caption(view, source, **own))

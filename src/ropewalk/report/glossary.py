@@ -1,10 +1,9 @@
 """The words of the report, with every threshold taken from where it is defined."""
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ropewalk.geometry.taxonomy import DEPTH_BINS, MIXED, RULES
+from ropewalk.geometry.taxonomy import DEPTH_BINS, rule_conditions
 
 
 class Term(NamedTuple):
@@ -14,17 +13,11 @@ class Term(NamedTuple):
     meaning: tuple[str, ...]
 
 
-def _bounds(name: str, interval: tuple[float, float]) -> str:
-    low, high = interval
-    parts = [f"{name} > {low:g}"] * math.isfinite(low) + [f"{name} < {high:g}"] * math.isfinite(high)
-    return " and ".join(parts)
-
-
-def category_rules() -> Iterator[str]:
+def _categories() -> Iterator[str]:
     """Every category with its rule as a bullet, in the taxonomy's order."""
-    for rule in RULES:
-        yield f"- **{rule.category}**: `{_bounds('r_q', rule.r_q)}` and `{_bounds('|r_k|', rule.abs_r_k)}`"
-    yield f"- **{MIXED}**: every other head whose two correlations are known"
+    for category, conditions in rule_conditions():
+        rule = " and ".join(f"`{condition}`" for condition in conditions)
+        yield f"- **{category}**: {rule or 'every other head whose two correlations are known'}"
 
 
 def glossary() -> tuple[Term, ...]:
@@ -78,7 +71,7 @@ def glossary() -> tuple[Term, ...]:
                 "from one sample to the next, and the numbers of PC0 are then not stable.",
             ),
         ),
-        Term("category", ("What kind of head it is, from its PC0 correlations:", *category_rules())),
+        Term("category", ("What kind of head it is, from its PC0 correlations:", *_categories())),
         Term(
             "RoPE, NoPE",
             (

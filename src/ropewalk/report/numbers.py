@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ropewalk.captions.wording import CORRELATION, SHARE, Unit
-from ropewalk.geometry.taxonomy import CATEGORIES
-from ropewalk.report.parts import MISSING, Card, Cell, Column, Grid
+from ropewalk.figures.wording import CORRELATION, SHARE, Unit
+from ropewalk.geometry.taxonomy import CATEGORIES, DOMINATED, MIXED
+from ropewalk.report.parts import MISSING, Card, Cell, Column, Grid, HeadColumn
 from ropewalk.summary.lineup import Lineup
 from ropewalk.summary.tracks import Estimate, Track
 from ropewalk.summary.view import View
+
+ROPE, NOPE = "RoPE", "NoPE"
+CONCORDANT, DISCORDANT = "concordant", "discordant"
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ _R_Q = Quantity("mean_r_q", "mean r_q", "queries' correlation with position on P
 _R_K = Quantity("mean_r_k", "mean r_k", "keys' signed correlation with position on PC0, mean over heads")
 _ABS_R_K = Quantity("mean_abs_r_k", "mean |r_k|", "size of the keys' correlation with position, whatever its sign")
 _DISCORDANT = Quantity("discordant", "discordant heads", "share of heads with r_k < 0", SHARE)
-_DOMINATED = Quantity(f"share_{CATEGORIES[0]}", f"{CATEGORIES[0]} heads", "share of heads", SHARE)
+_DOMINATED = Quantity(f"share_{DOMINATED}", f"{DOMINATED} heads", "share of heads", SHARE)
 _VARIANCE = Quantity(
     "mean_explained_variance", "explained variance", "share of variance on PC0, mean over heads", SHARE
 )
@@ -74,23 +77,16 @@ def _share(name: str, title: str, hint: str = "share of heads") -> Quantity:
 
 _TAXONOMY = (
     _DOMINATED,
-    _share(f"concordant_{CATEGORIES[0]}", f"{CATEGORIES[0]}, concordant", "share of heads, with r_q · r_k > 0"),
-    _share(f"discordant_{CATEGORIES[0]}", f"{CATEGORIES[0]}, discordant", "share of heads, with r_q · r_k < 0"),
-    *(_share(f"share_{category}", category) for category in CATEGORIES[1:]),
+    _share(f"concordant_{DOMINATED}", f"{DOMINATED}, concordant", "share of heads, with r_q · r_k > 0"),
+    _share(f"discordant_{DOMINATED}", f"{DOMINATED}, discordant", "share of heads, with r_q · r_k < 0"),
+    *(_share(f"share_{category}", category) for category in CATEGORIES if category != DOMINATED),
 )
 
-Tracks = Mapping[str, Track]
 
-
-def tracks(look: View) -> Tracks:
-    """Every quantity of the report over the checkpoints of a view."""
-    return {quantity.name: look.track(quantity.name) for quantity in {*HEADLINES, *_SIGNAL, *_TAXONOMY}}
-
-
-def cards(lineup: Lineup, over: Tracks) -> tuple[Card, ...]:
+def cards(view: View) -> tuple[Card, ...]:
     """Headline numbers: the last checkpoint against the first, or the range over models where there is no training."""
-    single = _latest if lineup.training or len(lineup) == 1 else _range
-    return tuple(single(quantity, lineup, over[quantity.name]) for quantity in HEADLINES)
+    single = _latest if view.lineup.training or len(view.lineup) == 1 else _range
+    return tuple(single(quantity, view.lineup, view.track(quantity.name)) for quantity in HEADLINES)
 
 
 def _latest(quantity: Quantity, lineup: Lineup, track: Track) -> Card:
@@ -120,47 +116,46 @@ def _range(quantity: Quantity, lineup: Lineup, track: Track) -> Card:
     return Card(quantity.name, quantity.title, f"{lowest} to {highest}", "", detail, ())
 
 
-def grids(look: View, over: Tracks) -> Iterable[Grid]:
+def grids(view: View) -> Iterable[Grid]:
     """The tables behind the figures: per checkpoint and, where training has phases, per phase."""
-    yield _per_checkpoint(
-        "Position signal per checkpoint", "Means and shares over heads on PC0, ± standard error.", _SIGNAL, look, over
-    )
+    text = "Means and shares over heads on PC0, ± standard error."
+    yield _per_checkpoint("Position signal per checkpoint", text, _SIGNAL, view)
     text = "Shares of heads, ± standard error in percentage points."
-    yield _per_checkpoint("Categories per checkpoint", text, _TAXONOMY, look, over)
-    if look.lineup.training and any(group.name for group in look.lineup.groups):
-        yield _per_phase(look.lineup, over)
+    yield _per_checkpoint("Categories per checkpoint", text, _TAXONOMY, view)
+    if view.lineup.training and any(group.name for group in view.lineup.groups):
+        yield _per_phase(view)
 
 
-def _per_checkpoint(title: str, text: str, quantities: Sequence[Quantity], look: View, over: Tracks) -> Grid:
-    lineup = look.lineup
-    quantities = [quantity for quantity in quantities if not np.isnan(over[quantity.name].values).all()]
-    errors = {quantity.name: over[quantity.name].errors for quantity in quantities}
+def _per_checkpoint(title: str, text: str, quantities: Sequence[Quantity], view: View) -> Grid:
+    lineup = view.lineup
+    tracks = [(quantity, view.track(quantity.name)) for quantity in quantities]
+    tracks = [(quantity, track) for quantity, track in tracks if not np.isnan(track.values).all()]
     rows = []
     for group in lineup.groups:
         for index in range(group.start, group.stop):
-            cells = [Cell(lineup.labels[index], group.name, index), _count(len(look.parts[index]))]
-            for quantity in quantities:
-                value, se = float(over[quantity.name].values[index]), float(errors[quantity.name][index])
+            cells = [Cell(lineup.labels[index], group.name, index), _count(len(view.parts[index]))]
+            for quantity, track in tracks:
+                value, se = track.at(index)
                 cells.append(Cell(quantity.format(value), quantity.error(se), None if math.isnan(value) else value))
             rows.append(tuple(cells))
     named = any(group.name for group in lineup.groups)
-    kind = f", {'phase' if lineup.training else 'family'}" if named else ""
-    first = Column(f"checkpoint{kind}", number=False)
-    return Grid(title, text, (first, Column("heads"), *(quantity.column for quantity in quantities)), tuple(rows))
+    group_name = f", {'phase' if lineup.training else 'family'}" if named else ""
+    first = Column(f"checkpoint{group_name}", number=False)
+    return Grid(title, text, (first, Column("heads"), *(quantity.column for quantity, _ in tracks)), tuple(rows))
 
 
 def _count(number: int) -> Cell:
     return Cell(f"{number:,}", key=number)
 
 
-def _per_phase(lineup: Lineup, over: Tracks) -> Grid:
-    rows = []
+def _per_phase(view: View) -> Grid:
+    lineup, rows = view.lineup, []
     for order, group in enumerate(lineup.groups):
         last = group.stop - 1
         before = max(group.start - 1, 0)
         cells = [Cell(group.name or MISSING, lineup.labels[last], order)]
         for quantity in HEADLINES:
-            track = over[quantity.name]
+            track = view.track(quantity.name)
             value = float(track.values[last])
             note = quantity.change(track.change(before, last)) if last != before else ""
             cells.append(Cell(quantity.format(value), note, None if math.isnan(value) else value))
@@ -175,35 +170,40 @@ def _per_phase(lineup: Lineup, over: Tracks) -> Grid:
 
 
 HEAD_COLUMNS = (
-    Column("checkpoint", number=False),
-    Column("layer"),
-    Column("head", "query head"),
-    Column("key head", "the key head this query head reads"),
-    Column("layer type", "whether the layer rotates queries and keys", number=False),
-    Column("category", number=False),
-    Column("sign", "discordant: r_k < 0", number=False),
-    Column("r_q"),
-    Column("r_k"),
-    Column("explained variance"),
-    Column("eigengap", "(λ0 - λ1) / λ0"),
+    HeadColumn("checkpoint", "checkpoint", number=False),
+    HeadColumn("layer", "layer"),
+    HeadColumn("head", "head", "query head"),
+    HeadColumn("k_head", "key head", "the key head this query head reads"),
+    HeadColumn("layer_type", "layer type", "whether the layer rotates queries and keys", number=False),
+    HeadColumn("category", "category", number=False),
+    HeadColumn("sign", "sign", f"{DISCORDANT}: r_k < 0", number=False),
+    HeadColumn("r_q", "r_q"),
+    HeadColumn("r_k", "r_k"),
+    HeadColumn("explained_variance", "explained variance"),
+    HeadColumn("eigengap", "eigengap", "(λ0 - λ1) / λ0"),
 )
-_WITH_ERRORS = {"r_q": 7, "r_k": 8, "explained_variance": 9}
+FILTER_EXAMPLE = f"L12, L12H3, {NOPE}, {MIXED}, {DISCORDANT}"
+_WITH_ERRORS = ("r_q", "r_k", "explained_variance")
 
 
-def heads(look: View) -> Mapping[str, Any]:
-    """PC0 of every head: columns of plain values (None where missing), in the order of `HEAD_COLUMNS`, and errors."""
-    rows = pd.concat(look.parts)
+def heads(view: View) -> Mapping[str, Any]:
+    """PC0 of every head: plain values (None where missing) by the keys of `HEAD_COLUMNS`, and standard errors.
+
+    A value of `checkpoint` is an index into `checkpoints`.
+    """
+    rows = pd.concat(view.parts)
+    values: dict[str, list[Any]] = {
+        "checkpoint": [index for index, part in enumerate(view.parts) for _ in range(len(part))],
+        **{column: _plain(rows, column) for column in ("layer", "head", "k_head")},
+        "layer_type": [None if pd.isna(rope) else ROPE if rope else NOPE for rope in rows["rope"]],
+        "category": [None if pd.isna(category) else category for category in rows["category"]],
+        "sign": [DISCORDANT if r_k < 0 else None if pd.isna(r_k) else CONCORDANT for r_k in rows["r_k"]],
+        **{column: _plain(rows, column, 5) for column in (*_WITH_ERRORS, "eigengap")},
+    }
     return {
-        "checkpoints": list(look.lineup.labels),
-        "columns": [
-            [index for index, part in enumerate(look.parts) for _ in range(len(part))],
-            *(_plain(rows, column) for column in ("layer", "head", "k_head")),
-            [None if pd.isna(rope) else "RoPE" if rope else "NoPE" for rope in rows["rope"]],
-            [None if pd.isna(category) else category for category in rows["category"]],
-            ["discordant" if r_k < 0 else None if pd.isna(r_k) else "concordant" for r_k in rows["r_k"]],
-            *(_plain(rows, column, 5) for column in (*_WITH_ERRORS, "eigengap")),
-        ],
-        "errors": {str(index): _plain(rows, f"se_{column}", 5) for column, index in _WITH_ERRORS.items()},
+        "checkpoints": list(view.lineup.labels),
+        "columns": {column.key: values[column.key] for column in HEAD_COLUMNS},
+        "errors": {column: _plain(rows, f"se_{column}", 5) for column in _WITH_ERRORS},
     }
 
 

@@ -11,17 +11,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ropewalk._version import __version__
+from ropewalk.figures.wording import CORRELATION
 from ropewalk.files import write_text
-from ropewalk.report.content import report_data
-from ropewalk.report.parts import Report
+from ropewalk.report.parts import MISSING, Report
 
 _FOLDER = Path(__file__).parent
 
 
-def write_report(results: Path) -> Path:
-    """Write `report.html` into a results folder and return its path."""
-    path = Path(results) / "report.html"
-    write_text(path, render(report_data(Path(results))))
+def write_report(path: Path, data: Report) -> Path:
+    """Write the page to a file and return its path."""
+    write_text(path, render(data))
     return path
 
 
@@ -41,7 +40,13 @@ def render(data: Report) -> str:
         "base-uri 'none'; form-action 'none'"
     )
     return environment.get_template("template.html.j2").render(
-        data=data, policy=policy, style=Markup(style), script=Markup(script), version=__version__
+        data=data,
+        policy=policy,
+        style=Markup(style),
+        script=Markup(script),
+        version=__version__,
+        missing=MISSING,
+        digits=CORRELATION.digits,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ropewalk.captions import Caption
+from ropewalk.figures import Caption
 from ropewalk.report.glossary import Term
 
 MISSING = "–"
@@ -14,7 +14,17 @@ MISSING = "–"
 class Column:
     """A column's header, its explanation, and whether it holds numbers."""
 
-    name: str
+    title: str
+    hint: str = ""
+    number: bool = True
+
+
+@dataclass(frozen=True)
+class HeadColumn:
+    """A column of the table of heads: the key of its values in the page's data, and its header."""
+
+    key: str
+    title: str
     hint: str = ""
     number: bool = True
 
@@ -76,8 +86,8 @@ class Picture:
 class Report:
     """Everything the page shows.
 
-    `heads` is what the page's script draws the table of heads from: labels of the checkpoints, columns of values in
-    the order of `head_columns`, standard errors by column.
+    `heads` is what the page's script draws the table of heads from: labels of the checkpoints, values and standard
+    errors by the keys of `head_columns`. `filter_example` says what the table can be filtered by.
     """
 
     name: str
@@ -86,7 +96,8 @@ class Report:
     cards: tuple[Card, ...]
     pictures: tuple[Picture, ...]
     grids: tuple[Grid, ...]
-    head_columns: tuple[Column, ...]
+    head_columns: tuple[HeadColumn, ...]
+    filter_example: str
     heads: Mapping[str, Any]
     facts: tuple[Entry, ...]
     made: tuple[Entry, ...]

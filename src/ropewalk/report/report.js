@@ -1,7 +1,6 @@
 "use strict";
 (() => {
   const PAGE = 50;
-  const MISSING = "–";
   const collator = new Intl.Collator("en", { numeric: true });
 
   /* Order of two keys; a missing one (null) comes last whichever way the column is sorted. */
@@ -11,9 +10,9 @@
     return direction * difference;
   }
 
-  /* Three decimals with a true minus sign; what rounds to zero has none. */
-  function decimal(value) {
-    return value.toFixed(3).replace(/^-(?=0\.0+$)/, "").replace("-", "−");
+  /* Decimals with a true minus sign; what rounds to zero has none. */
+  function decimal(value, digits) {
+    return value.toFixed(digits).replace(/^-(?=0\.0+$)/, "").replace("-", "−");
   }
 
   /* Let the headers of a table sort it: `sort(column, direction)` is called with 1 (ascending) or -1. */
@@ -48,25 +47,27 @@
   function headTable(root) {
     const { checkpoints, columns, errors } = JSON.parse(document.getElementById("heads-data").textContent);
     const table = root.querySelector("table");
+    const { missing, digits } = table.dataset;
     const headers = [...table.tHead.rows[0].cells];
-    const numeric = headers.map((header) => header.classList.contains("number"));
+    const names = headers.map((header) => header.dataset.column);
+    const numeric = new Set(names.filter((_, index) => headers[index].classList.contains("number")));
     const controls = root.querySelector("form").elements;
     const status = root.querySelector("[role=status]");
     const [previous, next] = root.querySelectorAll(".pager button");
-    const [AT, LAYER, HEAD, , TYPE, CATEGORY, SIGN] = columns;
-    let rows = AT.map((_, row) => row);
+    let rows = columns.checkpoint.map((_, row) => row);
     let shown = rows;
     let page = 0;
 
     /* Every word must fit: L12, H3 and L12H3 name layer and head exactly, other words the start of a text of the row. */
     function matcher(text) {
       const tests = text.toLowerCase().split(/\s+/).filter(Boolean).map((word) => {
-        const place = /^(?:l(\d+))?(?:h(\d+))?$/.exec(word);
-        if (place) {
-          const [, layer, head] = place;
-          return (row) => (layer === undefined || LAYER[row] === Number(layer)) && (head === undefined || HEAD[row] === Number(head));
+        const exact = /^(?:l(\d+))?(?:h(\d+))?$/.exec(word);
+        if (exact) {
+          const [, layer, head] = exact;
+          return (row) => (layer === undefined || columns.layer[row] === Number(layer)) && (head === undefined || columns.head[row] === Number(head));
         }
-        return (row) => [TYPE[row], CATEGORY[row], SIGN[row]].some((value) => value !== null && value.toLowerCase().startsWith(word));
+        const texts = [columns.layer_type, columns.category, columns.sign];
+        return (row) => texts.some((column) => column[row] !== null && column[row].toLowerCase().startsWith(word));
       });
       return (row) => tests.every((test) => test(row));
     }
@@ -74,24 +75,24 @@
     function filter() {
       const at = controls.checkpoint.value;
       const matches = matcher(controls.filter.value);
-      shown = rows.filter((row) => (at === "" || AT[row] === Number(at)) && matches(row));
+      shown = rows.filter((row) => (at === "" || columns.checkpoint[row] === Number(at)) && matches(row));
       page = 0;
       draw();
     }
 
-    function cell(row, column) {
+    function cell(row, name) {
       const element = document.createElement("td");
-      const value = columns[column][row];
-      if (numeric[column]) element.className = "number";
-      if (value === null) element.textContent = MISSING;
-      else if (column === 0) element.textContent = checkpoints[value];
-      else if (Number.isInteger(value) && !(column in errors)) element.textContent = value;
-      else if (typeof value === "number") element.textContent = decimal(value);
+      const value = columns[name][row];
+      if (numeric.has(name)) element.className = "number";
+      if (value === null) element.textContent = missing;
+      else if (name === "checkpoint") element.textContent = checkpoints[value];
+      else if (Number.isInteger(value) && !(name in errors)) element.textContent = value;
+      else if (typeof value === "number") element.textContent = decimal(value, digits);
       else element.textContent = value;
-      const error = column in errors ? errors[column][row] : null;
+      const error = name in errors ? errors[name][row] : null;
       if (error !== null && value !== null) {
         const note = document.createElement("small");
-        note.textContent = `± ${error.toFixed(3)}`;
+        note.textContent = `± ${error.toFixed(digits)}`;
         element.append(note);
       }
       return element;
@@ -102,7 +103,7 @@
       const visible = shown.slice(start, start + PAGE);
       table.tBodies[0].replaceChildren(...visible.map((row) => {
         const line = document.createElement("tr");
-        line.append(...columns.map((_, column) => cell(row, column)));
+        line.append(...names.map((name) => cell(row, name)));
         return line;
       }));
       const count = (number) => number.toLocaleString("en");
@@ -120,7 +121,7 @@
     }
 
     sortable(table, (column, direction) => {
-      const keys = columns[column];
+      const keys = columns[names[column]];
       rows = [...rows].sort((a, b) => order(keys[a], keys[b], direction));
       filter();
     });

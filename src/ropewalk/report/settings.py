@@ -1,42 +1,22 @@
 """How the results were made: what the table knows of it, and the recorded study."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
-from ropewalk.errors import RopewalkError
 from ropewalk.report.parts import MISSING, Cell, Column, Entry, Grid
 from ropewalk.summary.view import View
 
 _COUNTS = {"context": "context length", "n_q": "tokens per checkpoint", "shards": "shards per checkpoint"}
 
 
-def read_study(results: Path) -> tuple[str | None, Mapping[str, Any]]:
-    """`study.yaml` as text and as a mapping; (None, {}) where there is none (a table from elsewhere)."""
-    file = results / "study.yaml"
-    if not file.is_file():
-        return None, {}
-    try:
-        text = file.read_text(encoding="utf-8")
-        study = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise RopewalkError(
-            f"{file} cannot be read ({reason}): repair it, or delete it to report without it"
-        ) from error
-    return text, study if isinstance(study, Mapping) else {"study": study}
-
-
-def facts(look: View, results: Path, study: Mapping[str, Any]) -> tuple[Entry, ...]:
-    """What the table itself knows of how it was made."""
-    rows = pd.concat(look.parts)
+def facts(view: View, date: str | None) -> tuple[Entry, ...]:
+    """What the table itself knows of how it was made, and its date where that is known."""
+    rows = pd.concat(view.parts)
     per_checkpoint = rows.groupby("checkpoint", sort=False)
     known = [
-        Entry("checkpoints", f"{len(look.lineup):,}"),
+        Entry("checkpoints", f"{len(view.lineup):,}"),
         Entry("heads per checkpoint", _range(per_checkpoint.size())),
         Entry("layers of the model", _range(rows["layers"])),
     ]
@@ -47,8 +27,7 @@ def facts(look: View, results: Path, study: Mapping[str, Any]) -> tuple[Entry, .
     for column, name in _COUNTS.items():
         if column in rows and rows[column].notna().any():
             known.append(Entry(name, _range(per_checkpoint[column].max().dropna())))
-    written = datetime.fromtimestamp((results / "qk.csv").stat().st_mtime, UTC).strftime("%Y-%m-%d")
-    return (*known, Entry("date", str(study.get("created") or written)))
+    return (*known, *([Entry("date", date)] if date else []))
 
 
 def _range(values: "pd.Series[Any]") -> str:

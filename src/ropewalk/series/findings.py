@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from ropewalk.series.hub import CONFIG, PICKLE_INDEX, SAFETENSORS_INDEX, Contents, Series, some
+from ropewalk.models.weights import CONFIG, INDEX, PICKLE_INDEX, PICKLED, WEIGHTS, index_files
+from ropewalk.series.hub import Contents, Series
 from ropewalk.series.known import KNOWN
+from ropewalk.text import some
 
 _TOKENIZERS = frozenset({"tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json"})
 _BOOKKEEPING = frozenset({"_name_or_path", "transformers_version"})
 _ABSENT = "(absent)"
 
 # The order in which a model's weights are looked for: the first that is there is the one loaded.
-_WEIGHTS = ("model.safetensors", SAFETENSORS_INDEX, "pytorch_model.bin", PICKLE_INDEX)
+_WEIGHTS = (WEIGHTS, INDEX, PICKLED, PICKLE_INDEX)
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,11 @@ def weights(contents: Contents) -> Weights | None:
     for name in _WEIGHTS:
         if name not in contents.files:
             continue
-        if not name.endswith(".index.json"):
+        if name not in (INDEX, PICKLE_INDEX):
             return Weights((name,))
-        index = contents.documents.get(name)
-        mapping = index.get("weight_map") if index else None
-        if not isinstance(mapping, dict) or not mapping:
+        shards = index_files(contents.documents.get(name))
+        if shards is None:
             return None
-        shards = sorted(set(mapping.values()))
         return Weights(
             tuple(shard for shard in shards if shard in contents.files),
             tuple(shard for shard in shards if shard not in contents.files),
@@ -86,7 +86,7 @@ def audit(series: Series) -> list[Finding]:
 def _missing(held: Mapping[str, Contents], found: Mapping[str, Weights | None]) -> Iterator[Finding]:
     gone = [name for name, weights_ in found.items() if weights_ is None]
     if gone:
-        what = "no weights (no model.safetensors, no readable index, no pytorch_model.bin)"
+        what = f"no weights (no {WEIGHTS}, no readable index, no {PICKLED})"
         text = f"{_named(gone, held)} {_has(gone)} {what}."
         yield Finding("missing weights", tuple(gone), text, unusable=True)
     for name, weights_ in found.items():

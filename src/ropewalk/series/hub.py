@@ -15,12 +15,11 @@ from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progr
 
 from ropewalk.errors import RopewalkError
 from ropewalk.models.hub import hub_errors
+from ropewalk.models.weights import CONFIG, INDEX, PICKLE_INDEX
 from ropewalk.series.branches import Branch, in_order, parse_branch, select
+from ropewalk.text import some
 
-CONFIG = "config.json"
-SAFETENSORS_INDEX = "model.safetensors.index.json"
-PICKLE_INDEX = "pytorch_model.bin.index.json"
-READ = (CONFIG, SAFETENSORS_INDEX, PICKLE_INDEX)
+READ = (CONFIG, INDEX, PICKLE_INDEX)
 """The only files whose content is fetched: all small."""
 
 _WORKERS = 8
@@ -126,12 +125,6 @@ def scan(
     return replace(series, contents=contents)
 
 
-def some(names: Sequence[str], limit: int = 3) -> str:
-    """Name a few of `names` and count the rest: `a, b, c and 5 more`."""
-    rest = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
-
-
 def _with_long_context_ranks(branches: Sequence[Branch]) -> list[Branch]:
     orders = sorted({branch.order for branch in branches if branch.short == "LC"})
     rank = {order: f"LC{number}" for number, order in enumerate(orders, start=1)}
@@ -161,9 +154,9 @@ def _files(api: HfApi, repo: str, branch: str) -> dict[str, File]:
 
 
 def _document(api: HfApi, repo: str, branch: str, path: str) -> dict[str, Any] | None:
-    text = Path(api.hf_hub_download(repo, path, revision=branch)).read_text(encoding="utf-8")
+    file = Path(api.hf_hub_download(repo, path, revision=branch))
     try:
-        document = json.loads(text)
-    except json.JSONDecodeError:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:  # not JSON, or not UTF-8
         return None
     return document if isinstance(document, dict) else None

@@ -1,6 +1,5 @@
 """A checkpoint series as text: the listing for the terminal and the study that runs it."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,12 +8,15 @@ import yaml
 from ropewalk.errors import RopewalkError
 from ropewalk.series.branches import Branch, labels, short_number
 from ropewalk.series.findings import Finding, download_size
-from ropewalk.series.hub import Series, some
+from ropewalk.series.hub import Series
 from ropewalk.series.known import KNOWN
+from ropewalk.text import count, size, slug, some, table
 
 _LENGTH = "max_position_embeddings"
 _OVERRIDABLE = ("rope_theta", _LENGTH)
 _DEFAULT_CORPUS: Mapping[str, Any] = {"source": "python-stdlib"}
+
+HEADERS = ("", "label", "branch", "phase", "step", "tokens", "context", "weights")
 
 
 def to_study(
@@ -50,7 +52,7 @@ def to_study(
         for checkpoint in checkpoints:
             del checkpoint["context"]
     corpus = corpus or (known.corpus if known else None) or _DEFAULT_CORPUS
-    comments = [f"# {len(branches)} checkpoints of {series.repo}"]
+    comments = [f"# {count(len(branches), 'checkpoint')} of {series.repo}"]
     comments += [f"# - {finding.text}" + (" Left out." if finding.unusable else "") for finding in findings]
     lines = [f"  - {_flow(checkpoint)}" for checkpoint in checkpoints]
     return "\n".join(
@@ -69,12 +71,12 @@ def to_study(
 def describe(series: Series, findings: Sequence[Finding] = ()) -> str:
     """Write the series for a terminal: a row for each checkpoint, then what the audit found."""
     named = labels(series.branches)
-    rows = [("", "label", "branch", "phase", "step", "tokens", "context", "weights")]
+    rows = []
     total = 0
     for number, branch in enumerate(series.branches, start=1):
         held = series.contents.get(branch.name)
-        size = download_size(held) if held else None
-        total += size or 0
+        weights = download_size(held) if held else None
+        total += weights or 0
         length = _trained(series, branch).get(_LENGTH)
         tokens = short_number(branch.tokens) if branch.tokens is not None else "-"
         rows.append(
@@ -86,18 +88,18 @@ def describe(series: Series, findings: Sequence[Finding] = ()) -> str:
                 str(branch.step),
                 tokens,
                 str(length or "-"),
-                _size(size) if size is not None else "-",
+                size(weights) if weights is not None else "-",
             )
         )
     phases = [phase for phase in series.phases if phase]
-    head = f"{series.repo}: {_count(len(series.branches), 'checkpoint')}"
+    head = f"{series.repo}: {count(len(series.branches), 'checkpoint')}"
     if phases:
-        head += f" in {_count(len(phases), 'phase')} ({', '.join(phases)})"
+        head += f" in {count(len(phases), 'phase')} ({', '.join(phases)})"
     if series.skipped:
-        head += f"; {_count(len(series.skipped), 'other branch')} skipped ({some(series.skipped)})"
-    lines = [head, "", *_table(rows, right={0, 4, 5, 6, 7})]
+        head += f"; {count(len(series.skipped), 'other branch')} skipped ({some(series.skipped)})"
+    lines = [head, "", *table(HEADERS, rows, right=(0, 4, 5, 6, 7), unused="-")]
     if total:
-        lines += ["", f"weights to download: {_size(total)}"]
+        lines += ["", f"weights to download: {size(total)}"]
     if series.contents:
         lines += ["", "audit:", *([f"- {finding.text}" for finding in findings] or ["- nothing to report"])]
     return "\n".join(lines)
@@ -152,7 +154,7 @@ def _configured(series: Series, branch: Branch) -> dict[str, Any]:
 
 
 def _study_name(repo: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", repo.rsplit("/", 1)[-1].lower()).strip("_")
+    return slug(repo.rsplit("/", 1)[-1].lower(), keep="").strip("_")
 
 
 def _block(data: Mapping[str, Any]) -> str:
@@ -161,24 +163,3 @@ def _block(data: Mapping[str, Any]) -> str:
 
 def _flow(data: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=10**6, default_flow_style=True).strip()
-
-
-def _size(number: int) -> str:
-    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.1f} MB"
-
-
-def _count(number: int, noun: str) -> str:
-    plural = noun + ("es" if noun.endswith("ch") else "s")
-    return f"{number} {noun if number == 1 else plural}"
-
-
-def _table(rows: Sequence[Sequence[str]], right: set[int]) -> list[str]:
-    used = [column for column in range(len(rows[0])) if column == 0 or any(row[column] != "-" for row in rows[1:])]
-    widths = {column: max(len(row[column]) for row in rows) for column in used}
-    return [
-        "  ".join(
-            row[column].rjust(widths[column]) if column in right else row[column].ljust(widths[column])
-            for column in used
-        ).rstrip()
-        for row in rows
-    ]

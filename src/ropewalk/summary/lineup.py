@@ -36,9 +36,14 @@ class Lineup:
         return len(self.names)
 
     @property
-    def kind(self) -> str:
-        """What stands in the lineup."""
+    def noun(self) -> str:
+        """What stands in the lineup: "checkpoint" or "model"."""
         return "checkpoint" if self.training or not any(group.name for group in self.groups) else "model"
+
+    @property
+    def connected(self) -> bool:
+        """Whether each checkpoint grew out of the one before it: training, with more than one checkpoint."""
+        return self.training and len(self) > 1
 
     def group_of(self, index: int) -> Group:
         """The group that a checkpoint stands in."""

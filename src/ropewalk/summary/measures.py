@@ -1,11 +1,13 @@
 """Numbers that sum up the heads of a checkpoint."""
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 
 import numpy as np
 import pandas as pd
 
-from ropewalk.geometry.taxonomy import CATEGORIES
+from ropewalk.errors import RopewalkError
+from ropewalk.geometry.taxonomy import CATEGORIES, DOMINATED
 
 Measure = Callable[[pd.DataFrame], float]
 """A number from the PC0 rows of one checkpoint (columns r_q, r_k, explained_variance, category, rope, bin, ...)."""
@@ -13,6 +15,11 @@ Measure = Callable[[pd.DataFrame], float]
 
 def _mean(column: str) -> Measure:
     return lambda heads: float(heads[column].mean())
+
+
+def deviation(column: str) -> Measure:
+    """Standard deviation (n - 1) of a column over the heads of a checkpoint; one head has none (NaN)."""
+    return lambda heads: float(heads[column].std())
 
 
 def _share(category: str) -> Measure:
@@ -38,7 +45,7 @@ def _both(sign: int) -> Measure:
 
     def share(heads: pd.DataFrame) -> float:
         known = heads.dropna(subset=["category"])
-        dominated = (known["category"] == CATEGORIES[0]) & (np.sign(known["r_q"] * known["r_k"]) == sign)
+        dominated = (known["category"] == DOMINATED) & (np.sign(known["r_q"] * known["r_k"]) == sign)
         return float(dominated.mean()) if len(known) else float("nan")
 
     return share
@@ -51,8 +58,8 @@ MEASURES: Mapping[str, Measure] = {
     "discordant": _discordant,
     "mean_explained_variance": _mean("explained_variance"),
     **{f"share_{category}": _share(category) for category in CATEGORIES},
-    "concordant_position-dominated": _both(1),
-    "discordant_position-dominated": _both(-1),
+    f"concordant_{DOMINATED}": _both(1),
+    f"discordant_{DOMINATED}": _both(-1),
     "mean_r_q_rope": _where(True, _mean("r_q")),
     "mean_r_q_nope": _where(False, _mean("r_q")),
     "mean_r_k_rope": _where(True, _mean("r_k")),
@@ -62,3 +69,12 @@ MEASURES: Mapping[str, Measure] = {
     "discordant_rope": _where(True, _discordant),
     "discordant_nope": _where(False, _discordant),
 }
+
+
+def find_measure(name: str) -> Measure:
+    """A measure by its name, or a sentence with the nearest ones."""
+    if name not in MEASURES:
+        near = get_close_matches(name, MEASURES, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(MEASURES)}"
+        raise RopewalkError(f"no quantity is called {name!r}: {hint}")
+    return MEASURES[name]

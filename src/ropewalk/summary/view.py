@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ropewalk.errors import RopewalkError
 from ropewalk.geometry.taxonomy import DEPTH_BINS, classify, depth_bin
 from ropewalk.summary.lineup import Lineup, lineup
-from ropewalk.summary.measures import MEASURES, Measure
+from ropewalk.summary.measures import MEASURES, Measure, find_measure
 from ropewalk.summary.tracks import Track
 from ropewalk.tables import REPLICATE_COLUMNS, check_qk
 
@@ -31,6 +31,20 @@ class View:
     left_out: tuple[dict[int, pd.DataFrame], ...]
     _tracks: dict[str, Track] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    @classmethod
+    def of(cls, table: pd.DataFrame, replicates: pd.DataFrame | None = None) -> "View":
+        """Check a qk table and cut its PC0 rows up by checkpoint; without replicates there are no standard errors."""
+        heads = pc0(check_qk(table))
+        order = lineup(heads)
+        parts = dict(tuple(heads.groupby("checkpoint", sort=False)))
+        samples = replicated(heads, replicates)
+        left_out = {} if samples is None else dict(tuple(samples.groupby("checkpoint", sort=False)))
+        return cls(
+            order,
+            tuple(parts[name] for name in order.names),
+            tuple(_by_shard(left_out[name]) if name in left_out else {} for name in order.names),
+        )
+
     @property
     def has_errors(self) -> bool:
         """Whether any checkpoint has the two replicates that a standard error needs."""
@@ -49,7 +63,7 @@ class View:
         if not isinstance(measure, str):
             return self._measured(measure)
         if measure not in self._tracks:
-            self._tracks[measure] = self._measured(MEASURES[measure])
+            self._tracks[measure] = self._measured(find_measure(measure))
         return self._tracks[measure]
 
     def _measured(self, measure: Measure) -> Track:
@@ -84,32 +98,18 @@ def replicated(heads: pd.DataFrame, replicates: pd.DataFrame | None) -> pd.DataF
     return joined
 
 
-def view(table: pd.DataFrame, replicates: pd.DataFrame | None = None) -> View:
-    """Check a qk table and cut its PC0 rows up by checkpoint."""
-    heads = pc0(check_qk(table))
-    order = lineup(heads)
-    parts = dict(tuple(heads.groupby("checkpoint", sort=False)))
-    samples = replicated(heads, replicates)
-    left_out = {} if samples is None else dict(tuple(samples.groupby("checkpoint", sort=False)))
-    return View(
-        order,
-        tuple(parts[name] for name in order.names),
-        tuple(_by_shard(left_out[name]) if name in left_out else {} for name in order.names),
-    )
-
-
 def _by_shard(samples: pd.DataFrame) -> dict[int, pd.DataFrame]:
     return {int(str(shard)): part for shard, part in samples.groupby("left_out")}
 
 
-def depth_tracks(look: View, column: str) -> tuple[Track, ...]:
-    """Mean of a column over the heads of each of the 10 depth bins, as tracks; NaN where no head has a value."""
+def depth_tracks(view: View, column: str) -> tuple[Track, ...]:
+    """Mean of a column over the heads of each depth bin, as a track per bin; NaN where no head has a value."""
 
     def means(heads: pd.DataFrame) -> NDArray[np.float64]:
         return heads.groupby("bin")[column].mean().reindex(range(DEPTH_BINS)).to_numpy(dtype=float)
 
-    values = [means(part) for part in look.parts]
-    left_out = [{shard: means(part) for shard, part in parts.items()} for parts in look.left_out]
+    values = [means(part) for part in view.parts]
+    left_out = [{shard: means(part) for shard, part in parts.items()} for parts in view.left_out]
     return tuple(
         Track(
             np.array([row[bin_] for row in values]),
@@ -119,17 +119,17 @@ def depth_tracks(look: View, column: str) -> tuple[Track, ...]:
     )
 
 
-def moves(look: View, first: int, last: int) -> pd.DataFrame:
+def transitions(view: View, first: int, last: int) -> pd.DataFrame:
     """The heads that two checkpoints share, paired by (layer, head): columns layer, head, before, after, stable.
 
     `before` and `after` are categories (or `NO_CATEGORY`). `stable` says that leaving out any one shard gives the same
     two categories; it is missing without replicates. Models of another family or depth share no heads.
     """
-    pair = [look.parts[index] for index in (first, last)]
+    pair = [view.parts[index] for index in (first, last)]
     kin = all(pair[0][fact].iloc[0] == pair[1][fact].iloc[0] for fact in ("family", "layers"))
     before, after = (
         part[["layer", "head", "category"]].assign(
-            category=part["category"].fillna(NO_CATEGORY).astype(str), stable=_stable(part, look.left_out[index])
+            category=part["category"].fillna(NO_CATEGORY).astype(str), stable=_stable(part, view.left_out[index])
         )
         for part, index in zip(pair, (first, last), strict=True)
     )
@@ -152,28 +152,23 @@ def _stable(part: pd.DataFrame, left_out: Mapping[int, pd.DataFrame]) -> pd.Seri
     return pd.Series(by_head.reindex(keys).to_numpy(), index=part.index).astype("boolean")
 
 
-def summarise(
-    table: pd.DataFrame, replicates: pd.DataFrame | None = None, measures: Mapping[str, Measure] = MEASURES
-) -> pd.DataFrame:
+def summarise(view: View, measures: Mapping[str, Measure] = MEASURES) -> pd.DataFrame:
     """One row per (checkpoint, quantity): columns checkpoint, label, phase, quantity, value, se, in the lineup's order.
 
-    `table` is a qk table. The standard error recomputes the measure over all heads with each shard left out, so
-    that heads which share keys or documents are not counted as independent; it is NaN without replicates.
+    The standard error recomputes the measure over all heads with each shard left out, so that heads which share keys
+    or documents are not counted as independent; it is NaN without replicates.
     """
-    look = view(table, replicates)
-    tracks = {quantity: look.track(measure) for quantity, measure in measures.items()}
-    errors = {quantity: track.errors for quantity, track in tracks.items()}
+    tracks = {quantity: view.track(measure) for quantity, measure in measures.items()}
     return pd.DataFrame(
         [
             {
                 "checkpoint": name,
-                "label": look.lineup.labels[index],
-                "phase": look.parts[index]["phase"].iloc[0],
+                "label": view.lineup.labels[index],
+                "phase": view.parts[index]["phase"].iloc[0],
                 "quantity": quantity,
-                "value": float(track.values[index]),
-                "se": float(errors[quantity][index]),
+                **track.at(index)._asdict(),
             }
-            for index, name in enumerate(look.lineup.names)
+            for index, name in enumerate(view.lineup.names)
             for quantity, track in tracks.items()
         ]
     )

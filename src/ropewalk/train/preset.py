@@ -1,10 +1,11 @@
 """The study over a training run's own checkpoints and held-out text, ready to run."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
+
+from ropewalk.text import slug
 
 SHARDS = 16
 """Groups of held-out documents that standard errors are computed from."""
@@ -16,7 +17,7 @@ def study_text(record: Mapping[str, Any], name: str) -> str:
     Float32 on the CPU, so that the numbers do not depend on the machine.
     """
     study = {
-        "name": re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-") or "training",
+        "name": slug(name).strip("._-") or "training",
         "defaults": {"tokenizer": "./tokenizer", "dtype": "float32", "device": "cpu"},
         "checkpoints": [
             {"repo": f"./checkpoints/{row['name']}", **{key: row[key] for key in ("label", "phase", "step", "context")}}

@@ -2,12 +2,12 @@
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from ropewalk.errors import RopewalkError
+from ropewalk.validation import validated
+from ropewalk.yamlfile import read_yaml
 
 MINIATURE = Path(__file__).parents[1] / "data" / "recipes" / "miniature.yaml"
 """The recipe of the checkpoints that travel with the package."""
@@ -196,27 +196,5 @@ class Recipe(_Part):
 def load_recipe(path: Path | None = None) -> Recipe:
     """Read and check a recipe; without a path, the one of the packaged miniature."""
     path = MINIATURE if path is None else Path(path)
-    try:
-        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RopewalkError(
-            f"cannot read the recipe {path} ({error.strerror}): give the path of a YAML file"
-        ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise RopewalkError(f"the recipe {path} is not valid YAML ({reason}): correct the file") from error
-    if not isinstance(content, dict):
-        raise RopewalkError(f"the recipe {path} must be a mapping of fields to values: start from {MINIATURE.name}")
-    try:
-        return Recipe.model_validate(content)
-    except ValidationError as error:
-        raise RopewalkError(_sentence(path, error)) from error
-
-
-def _sentence(path: Path, error: ValidationError) -> str:
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"]) or "the whole"
-    reason = first["msg"].removeprefix("Value error, ")
-    given = "" if isinstance(first["input"], dict) else f" (given: {first['input']!r})"
-    more = f", and {error.error_count() - 1} more mistakes" if error.error_count() > 1 else ""
-    return f"the recipe {path} is wrong at {place}: {reason}{given}{more}"
+    file = read_yaml(path, "recipe")
+    return validated(Recipe, file.data, str(path), file.line)

@@ -17,11 +17,13 @@ from torch import nn
 from transformers import SmolLM3Config, SmolLM3ForCausalLM
 
 from ropewalk._version import __version__
-from ropewalk.errors import RopewalkError
 from ropewalk.files import atomic_path, write_bytes, write_text
+from ropewalk.models.device import choose_device
+from ropewalk.models.weights import CONFIG, WEIGHTS
+from ropewalk.progress import logger
 from ropewalk.train.card import model_card
 from ropewalk.train.preset import study_text
-from ropewalk.train.progress import Log, TrainingProgress
+from ropewalk.train.progress import TrainingProgress
 from ropewalk.train.recipe import Phase, Recipe, load_recipe
 from ropewalk.train.state import Position, check_identity, load_state, save_state
 from ropewalk.train.text import (
@@ -40,7 +42,7 @@ from ropewalk.train.text import (
 FORMAT = 1
 
 
-def train(recipe: Path | None, output: Path, *, device: str = "auto", log: Log = print) -> Path:
+def train(recipe: Path | None, output: Path, *, device: str = "auto") -> Path:
     """Train the model of a recipe and write it to `output`; an interrupted run goes on where it was.
 
     Writes `checkpoints/<name>/` (bfloat16 weights and config), `tokenizer/`, `heldout.jsonl`, `losses.json`, a model
@@ -49,24 +51,24 @@ def train(recipe: Path | None, output: Path, *, device: str = "auto", log: Log =
     """
     settings = load_recipe(recipe)
     output = Path(output)
-    place = _device(device)
+    chosen = choose_device(device)
     documents = read_corpus(settings.corpus)
-    identity = _identity(settings, corpus_hash(documents), place)
+    identity = _identity(settings, corpus_hash(documents), chosen)
     record_path = output / "losses.json"
     if record_path.exists():
         check_identity(output, json.loads(record_path.read_text(encoding="utf-8"))["identity"], identity)
-        log(f"{output} holds this training, finished: nothing to do")
+        logger.info(f"{output} holds this training, finished: nothing to do")
         return output
 
     training, heldout = split_heldout(documents, settings.heldout)
-    log(f"{len(training)} files to learn from, {len(heldout)} held out; learning {settings.vocabulary} tokens")
+    logger.info(f"{len(training)} files to learn from, {len(heldout)} held out; learning {settings.vocabulary} tokens")
     tokenizer = make_tokenizer(training, settings.vocabulary, settings.longest)
     rows = cut_heldout(heldout, settings.heldout, tokenizer)
     pools: dict[str, list[Tokens]] = {name: [] for name in settings.corpus.sources}
     for document, tokens in zip(training, encode([document.text for document in training], tokenizer), strict=True):
         pools[document.source].append(tokens)
     sizes = {name: sum(map(len, pool)) for name, pool in pools.items()}
-    log("tokens: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items()))
+    logger.info("tokens: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items()))
 
     write_text(output / "heldout.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     tokenizer.save_pretrained(output / "tokenizer")
@@ -75,7 +77,7 @@ def train(recipe: Path | None, output: Path, *, device: str = "auto", log: Log =
         write_bytes(output / "LICENSE-python.txt", licence.read_bytes())
 
     separator = int(tokenizer.convert_tokens_to_ids(SEPARATOR))
-    run = _Run(settings, output, place, identity, log)
+    run = _Run(settings, output, chosen, identity)
     position = run.through_phases(pools, encode([row["text"] for row in rows], tokenizer), separator)
     record = {
         "format": FORMAT,
@@ -95,18 +97,8 @@ def train(recipe: Path | None, output: Path, *, device: str = "auto", log: Log =
     # Last, because its presence says that everything else is there.
     write_text(record_path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     run.state_path.unlink(missing_ok=True)
-    log(_verdict(position.checkpoints))
+    logger.info(_verdict(position.checkpoints))
     return output
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        torch.empty(0, device=name)
-        return torch.device(name)
-    except (RuntimeError, AssertionError) as error:
-        raise RopewalkError(f"this machine has no device {name!r}: use --device auto or cpu") from error
 
 
 def _identity(recipe: Recipe, text: str, device: torch.device) -> dict[str, str]:
@@ -174,8 +166,8 @@ def heldout_loss(model: Any, texts: Sequence[Tokens], context: int, longest: int
 class _Run:
     """One training run: the model, its optimizer, and the way through the phases."""
 
-    def __init__(self, recipe: Recipe, output: Path, device: torch.device, identity: dict[str, str], log: Log):
-        self.recipe, self.output, self.device, self.identity, self.log = recipe, output, device, identity, log
+    def __init__(self, recipe: Recipe, output: Path, device: torch.device, identity: dict[str, str]):
+        self.recipe, self.output, self.device, self.identity = recipe, output, device, identity
         self.state_path = output / "state.safetensors"
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(recipe.seed)
@@ -186,12 +178,12 @@ class _Run:
         """Train whatever is left of all phases."""
         position = load_state(self.state_path, self.model, self.optimizer, self.identity) or Position()
         if position.checkpoints or position.step:
-            self.log(f"going on at step {position.step} of {self.recipe.phases[position.phase].title}")
+            logger.info(f"going on at step {position.step} of {self.recipe.phases[position.phase].title}")
         mixtures = [
             Mixture(pools, phase, separator, (self.recipe.seed, index))
             for index, phase in enumerate(self.recipe.phases)
         ]
-        with TrainingProgress(self.recipe, position, self.log) as progress:
+        with TrainingProgress(self.recipe, position) as progress:
             for index in range(position.phase, len(self.recipe.phases)):
                 phase = self.recipe.phases[index]
                 self._enter(phase, separator)
@@ -203,7 +195,7 @@ class _Run:
                     if saving:
                         row = self._checkpoint(index, position.step, texts)
                         position.checkpoints.append(row)
-                        progress.say(_line(row))
+                        logger.info(_line(row))
                     position.seconds += time.perf_counter() - started
                     if saving or position.step % self.recipe.state_every == 0:
                         save_state(self.state_path, self.model, self.optimizer, position, self.identity)
@@ -239,9 +231,9 @@ class _Run:
         written = SmolLM3ForCausalLM(self.model.config).to(self.device).eval()
         written.load_state_dict(rounded)
         config = self.model.config.to_dict() | {"architectures": ["SmolLM3ForCausalLM"], "dtype": "bfloat16"}
-        write_text(folder / "config.json", json.dumps(config, indent=1) + "\n")
+        write_text(folder / CONFIG, json.dumps(config, indent=1) + "\n")
         del rounded["lm_head.weight"]  # tied to the embeddings
-        with atomic_path(folder / "model.safetensors") as temporary:
+        with atomic_path(folder / WEIGHTS) as temporary:
             save_file(rounded, temporary, metadata={"format": "pt"})
         return {
             "name": name,

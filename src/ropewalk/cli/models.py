@@ -1,0 +1,132 @@
+"""Commands about models: what they are, where they come from, training the miniature."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ropewalk.cli.base import FilePath, FolderPath, cli
+from ropewalk.errors import RopewalkError
+
+
+def model_argument(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the argument MODEL and the options that say which of its weights."""
+    for option in (
+        click.option(
+            "--random-weights", is_flag=True, help="Build the architecture untrained: no weights are fetched."
+        ),
+        click.option("--gguf-file", help="Name of a GGUF file in the repository or folder."),
+        click.option("--revision", help="Branch, tag or commit on the hub."),
+        click.argument("model"),
+    ):
+        command = option(command)
+    return command
+
+
+@cli.command(example="ropewalk inspect HuggingFaceTB/SmolLM3-3B")
+@model_argument
+def inspect(model: str, **choices: Any) -> None:
+    """Show the attention layers of a MODEL.
+
+    MODEL is a hub name or a folder. Per layer: query and key heads, head_dim, RoPE or NoPE and the rotated share of
+    dimensions (measured by shifting positions), sliding window.
+    """
+    from ropewalk.models.probe import read_layout
+    from ropewalk.text import table
+
+    layout = read_layout(_load(model, choices))
+    note = ", absolute position embeddings" if layout.absolute_positions else ""
+    click.echo(f"{model}: {layout.model_type}, {len(layout.layers)} attention layers of {layout.depth}{note}")
+    rows = [
+        (
+            str(layer.layer),
+            str(layer.query_heads),
+            str(layer.key_heads),
+            str(layer.head_dim),
+            "unknown" if layer.rope is None else "RoPE" if layer.rope else "NoPE",
+            "?" if layer.rotary is None else f"{layer.rotary:.0%}",
+            str(layer.window or "-"),
+        )
+        for layer in layout.layers
+    ]
+    headers = ("layer", "query heads", "key heads", "head_dim", "position", "rotated", "window")
+    for line in table(headers, rows, right=(0, 1, 2, 3, 5, 6)):
+        click.echo(line)
+
+
+@cli.command(example="ropewalk doctor HuggingFaceTB/SmolLM2-135M")
+@model_argument
+def doctor(model: str, **choices: Any) -> None:
+    """Prove that the tap sees what a MODEL uses.
+
+    MODEL is a hub name or a folder. Attention is recomputed from the captured tensors, captured keys are moved, and
+    logits are compared with and without the tap.
+    """
+    from ropewalk.models.doctor import examine
+
+    findings = examine(_load(model, choices))
+    for finding in findings:
+        click.echo(f"{'ok  ' if finding.passed else 'FAIL'}  {finding.check}: {finding.detail}")
+    if not all(finding.passed for finding in findings):
+        raise RopewalkError(f"{model} cannot be trusted under the tap: see the checks that failed above")
+
+
+@cli.command(example="ropewalk checkpoints EleutherAI/pythia-160m --log-spaced 12 --output pythia.yaml")
+@click.argument("repo")
+@click.option("--every", type=int, help="Keep every Nth checkpoint of a phase.")
+@click.option("--log-spaced", type=int, help="Keep N checkpoints, evenly spaced in log step.")
+@click.option("--phase", "phases", multiple=True, help="Only this phase; may be given again.")
+@click.option("--context", type=int, help="Tokens of each document, at most.")
+@click.option("--output", type=FilePath, help="Write a study with these checkpoints to this file.")
+@click.option("--no-audit", is_flag=True, help="Do not look for doubles, missing files and changed configurations.")
+def checkpoints(
+    repo: str,
+    every: int | None,
+    log_spaced: int | None,
+    phases: Sequence[str],
+    context: int | None,
+    output: Path | None,
+    no_audit: bool,
+) -> None:
+    """Make a study of a hub REPO's branches.
+
+    Lists the branches as an ordered series, audits it (doubles, missing files, changed configurations) before anything
+    is downloaded, and writes a study.
+    """
+    from ropewalk import series
+    from ropewalk.files import write_text
+
+    listed = series.thin(series.list_series(repo), every=every, log_spaced=log_spaced, phases=list(phases))
+    if no_audit and output is None:
+        click.echo(series.describe(listed, []))
+        return
+    scanned = series.scan(listed, one_per_phase=no_audit)
+    findings = [] if no_audit else series.audit(scanned)
+    click.echo(series.describe(listed if no_audit else scanned, findings))
+    if output is not None:
+        write_text(output, series.to_study(scanned, context=context, findings=findings))
+        click.echo(f"study written to {output}: run it with `ropewalk run {output}`")
+
+
+@cli.command(example="ropewalk train --output miniature")
+@click.argument("recipe", type=FilePath, required=False)
+@click.option(
+    "--output", type=FolderPath, default=Path("miniature"), show_default=True, help="Folder for checkpoints and state."
+)
+@click.option("--device", default="auto", show_default=True, help="`auto` (a GPU where there is one), `cpu`, `cuda`.")
+def train(recipe: Path | None, output: Path, device: str) -> None:
+    """Train the miniature SmolLM3 from scratch.
+
+    By a RECIPE, the one of the built-in study by default. An interrupted training goes on where it was.
+    """
+    from ropewalk.train import train as run_training
+
+    run_training(recipe, output, device=device)
+
+
+def _load(model: str, choices: dict[str, Any]) -> Any:
+    from ropewalk.models.loading import load_model
+    from ropewalk.models.source import ModelSource, locate
+
+    return load_model(ModelSource(repo=locate(model), label=model, **choices))

@@ -1,0 +1,119 @@
+"""Concordance: whether keys lose position or turn against it."""
+
+from typing import Any, NamedTuple
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.transforms import ScaledTranslation
+
+from ropewalk.figures import axis
+from ropewalk.figures.caption import Caption
+from ropewalk.figures.curves import HOLLOW, correlation_limits, curve
+from ropewalk.figures.production import steps
+from ropewalk.figures.spec import FigureSpec
+from ropewalk.figures.style import KEY, LAYER_TYPES, TEXT, extent, page, style
+from ropewalk.figures.wording import checkpoints_shown, known, story_of, takeaway_of, titled
+from ropewalk.summary.view import View
+
+
+class Panel(NamedTuple):
+    """A panel: the label of its y axis, and what the caption says it shows."""
+
+    label: str
+    shows: str
+
+
+PANELS = (
+    Panel("$r_k$, all heads", "mean r_k (filled) and mean |r_k| (hollow) over all heads"),
+    Panel(
+        "share with $r_k < 0$",
+        "the share of discordant heads, whose keys' position gradient on PC0 points against their queries' (r_k < 0)",
+    ),
+    Panel("$r_k$ by layer kind", "mean r_k by kind of layer"),
+)
+"""From top to bottom."""
+
+SIDES = {True: ("rope", -0.16), False: ("nope", 0.16)}
+"""Of layers with RoPE and without: the end of their measures' names, and where their markers stand."""
+
+
+@style()
+def draw(view: View) -> Figure:
+    """Three panels over the checkpoints (docs/method.md §4), with jackknife standard errors.
+
+    Top: mean r_k and mean |r_k|. Middle: the share of discordant heads (r_k < 0), all and by RoPE and NoPE layers.
+    Bottom: mean r_k of the heads of RoPE and of NoPE layers.
+    """
+    lineup = view.lineup
+    figure = page(axis.width(lineup), 6.4)
+    axes = figure.subplots(len(PANELS), 1, sharex=True)
+    for ax, panel in zip(axes, PANELS, strict=True):
+        ax.grid(axis="y")
+        ax.set_ylabel(panel.label)
+    top, middle, bottom = axes
+    signed = view.track("mean_r_k")
+    curve(top, lineup, signed, -0.1, color=KEY, marker="s", label="mean $r_k$")
+    curve(top, lineup, view.track("mean_abs_r_k"), 0.1, label="mean $|r_k|$", **HOLLOW)
+    correlation_limits(top, signed.values)
+    curve(middle, lineup, view.track("discordant"), color=TEXT, marker="D", label="all heads")
+    middle.set_ylim(-0.03, 1.03)
+    rope = pd.concat([part["rope"] for part in view.parts])
+    tracks = []
+    for layers in LAYER_TYPES:
+        if layers.rope is None or not (rope == layers.rope).fillna(False).any():
+            continue
+        side, shift = SIDES[layers.rope]
+        options = {"color": layers.colour, "marker": layers.marker, "label": layers.label}
+        curve(middle, lineup, view.track(f"discordant_{side}"), shift, **options)
+        tracks.append(view.track(f"mean_r_k_{side}"))
+        curve(bottom, lineup, tracks[-1], shift, **options)
+    correlation_limits(bottom, *(track.values for track in tracks))
+    if not tracks:
+        note = "the table does not say which layers have RoPE"
+        back = {"facecolor": "white", "edgecolor": "none"}
+        bottom.text(0.5, 0.5, note, transform=bottom.transAxes, ha="center", va="center", bbox=back)
+    axis.along_x(figure, list(axes), lineup)
+    for ax in axes:
+        _legend_above(figure, ax)
+    return figure
+
+
+def _legend_above(figure: Figure, ax: Any) -> None:
+    """A legend above its panel, and above the names of the groups where they stand there too."""
+    if not ax.get_legend_handles_labels()[0]:
+        return
+    tops = [extent(figure, text).y1 for text in ax.texts if text.get_gid() == "group name"]
+    above = ScaledTranslation(0, (max([ax.bbox.y1, *tops]) - ax.bbox.y1) / figure.dpi, figure.dpi_scale_trans)
+    corner = {"bbox_to_anchor": (1.0, 1.0), "bbox_transform": ax.transAxes + above, "borderaxespad": 0.2}
+    ax.legend(loc="lower right", ncols=3, **corner)
+
+
+def caption(view: View, source: str) -> Caption:
+    """Where r_k, |r_k| and the share of discordant heads go, phase by phase, RoPE and NoPE layers apart."""
+    sides = known(view, "mean_r_k_rope", "mean_r_k_nope")
+    measures = ("mean_r_k", "mean_abs_r_k", "discordant", *sides)
+    split = {
+        0: "The table does not say which layers have RoPE, so they are not told apart.",
+        1: f"All heads whose layer is known are in {'RoPE' if sides == ['mean_r_k_rope'] else 'NoPE'} layers.",
+        2: "The lower panels tell heads of layers with RoPE from heads of layers without (NoPE).",
+    }[len(sides)]
+    return Caption(
+        titled("Concordance of Keys with Queries", view),
+        (
+            f"Over {checkpoints_shown(view)}, {len(PANELS)} panels from top to bottom: "
+            f"{'; '.join(panel.shows for panel in PANELS)}. {split}",
+            *(paragraph for measure in measures for paragraph in story_of(view, measure)),
+        ),
+        steps(
+            view,
+            source,
+            FIGURE.name,
+            aggregation="means of r_k and |r_k| over the heads of a checkpoint, over all and by `rope`; the share of "
+            "heads with r_k < 0 among those that have an r_k.",
+            drawing=f"{len(PANELS)} stacked panels with a shared axis.",
+        ),
+        takeaway_of(view, *measures),
+    )
+
+
+FIGURE = FigureSpec("concordance", "Concordance", draw, caption)

@@ -1,0 +1,55 @@
+"""Measures along the checkpoints: curves with errors, bands, and the axis of a correlation."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropewalk.figures.style import KEY_SIZE, MANY
+from ropewalk.summary.lineup import Lineup
+from ropewalk.summary.measures import deviation
+from ropewalk.summary.tracks import Track
+from ropewalk.summary.view import View
+
+HOLLOW: dict[str, Any] = {"color": KEY_SIZE, "marker": "s", "markerfacecolor": "white", "linestyle": (0, (3, 2))}
+"""The curve of |r_k|, beside that of r_k."""
+
+
+def curve(ax: Any, lineup: Lineup, track: Track, shift: float = 0.0, **options: Any) -> None:
+    """A measure as markers, joined only where one checkpoint grew out of the other, with its standard errors.
+
+    Markers that are not joined stand `shift` to the right of their checkpoint, beside those of other curves.
+    """
+    size = 4.5 if len(lineup) <= MANY else 2.2
+    errors = track.errors
+    drawn = {"linewidth": 1.5, "markersize": size, "capsize": 2.0, "elinewidth": 0.9, "zorder": 3, **options}
+    drawn["linestyle"] = drawn.get("linestyle", "-") if lineup.connected else "none"
+    x = np.arange(len(lineup)) + (0.0 if lineup.connected else shift)
+    ax.errorbar(x, track.values, yerr=errors if np.isfinite(errors).any() else None, **drawn)
+
+
+def spread(
+    ax: Any, lineup: Lineup, centre: NDArray[np.float64], half: NDArray[np.float64], colour: str, shift: float = 0.0
+) -> None:
+    """`centre ± half`, both [checkpoints]: a band over training, one bar per model."""
+    x = np.arange(len(lineup))
+    if lineup.connected:
+        ax.fill_between(x, centre - half, centre + half, color=colour, alpha=0.16, linewidth=0, gid="spread")
+    else:
+        bars = {"color": colour, "alpha": 0.22, "linewidth": 5.0 if len(lineup) <= MANY else 2.0, "gid": "spread"}
+        ax.vlines(x + shift, centre - half, centre + half, **bars)
+
+
+def half_width(view: View, column: str) -> NDArray[np.float64]:
+    """Standard deviation of a column over heads [checkpoints]; one head has none, and its band no width."""
+    return np.nan_to_num(view.track(deviation(column)).values)
+
+
+def correlation_limits(ax: Any, *values: NDArray[np.float64]) -> None:
+    """A y axis from 0 (or from below it, where values go there) to 1."""
+    lowest = min((float(v[np.isfinite(v)].min()) for v in values if np.isfinite(v).any()), default=0.0)
+    bottom = -1.05 if lowest < -0.55 else -0.55 if lowest < -0.05 else -0.05
+    ax.set_ylim(bottom, 1.05)
+    ax.set_yticks(np.arange(np.ceil(bottom * 4) / 4, 1.01, 0.25))
+    if bottom < -0.05:
+        ax.axhline(0, color="#b5b5b5", linewidth=0.8, zorder=1)

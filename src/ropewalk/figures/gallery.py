@@ -1,0 +1,80 @@
+"""The figures of a study in their order, and writing them with their captions."""
+
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from ropewalk.errors import RopewalkError
+from ropewalk.figures import (
+    category_flows,
+    concordance,
+    depth_heatmap_r_k,
+    depth_heatmap_r_q,
+    explained_variance,
+    phase_portraits,
+    position_signal,
+    taxonomy_evolution,
+)
+from ropewalk.figures.caption import to_markdown
+from ropewalk.figures.spec import FigureSpec
+from ropewalk.figures.style import pdf, png
+from ropewalk.files import write_bytes, write_text
+from ropewalk.summary.view import View
+
+FIGURES: tuple[FigureSpec, ...] = (
+    position_signal.FIGURE,
+    taxonomy_evolution.FIGURE,
+    explained_variance.FIGURE,
+    depth_heatmap_r_q.FIGURE,
+    depth_heatmap_r_k.FIGURE,
+    phase_portraits.FIGURE,
+    concordance.FIGURE,
+    category_flows.FIGURE,
+)
+
+
+def find(name: str) -> FigureSpec:
+    """The figure of this name."""
+    by_name = {figure.name: figure for figure in FIGURES}
+    if name not in by_name:
+        near = get_close_matches(name, by_name, n=1)
+        hint = f"did you mean {near[0]!r}? There are " if near else "there are "
+        raise RopewalkError(f"no figure is called {name!r}: {hint}{', '.join(by_name)}")
+    return by_name[name]
+
+
+def folder_name(figure: FigureSpec) -> str:
+    """Where a figure of the gallery is written, such as `01_position_signal`: its number in order and its name."""
+    return f"{FIGURES.index(figure) + 1:02d}_{figure.name}"
+
+
+def study_options(portraits: Sequence[str] | None) -> Mapping[str, Mapping[str, Any]]:
+    """What a study chooses for its figures (`figures.portraits`), as options by figure."""
+    return {phase_portraits.FIGURE.name: {"checkpoints": portraits}} if portraits else {}
+
+
+def write_figures(
+    view: View,
+    folder: Path,
+    source: str,
+    options: Mapping[str, Mapping[str, Any]] = {},
+    done: Callable[[Path], object] = lambda _: None,
+) -> list[Path]:
+    """Write `folder/NN_name/{figure.png, figure.pdf, README.md}` of every figure; returns these folders.
+
+    `source` names the file of the table in the captions, `options` gives keyword options by the name of the figure,
+    and `done` is called with each folder when it is written.
+    """
+    for name, chosen in options.items():
+        find(name).check_options(chosen)
+    folders = []
+    for figure in FIGURES:
+        own, target = options.get(figure.name, {}), Path(folder) / folder_name(figure)
+        drawn = figure.draw(view, **own)
+        write_bytes(target / "figure.png", png(drawn))
+        write_bytes(target / "figure.pdf", pdf(drawn))
+        write_text(target / "README.md", to_markdown(figure.caption(view, source, **own)))
+        folders.append(target)
+        done(target)
+    return folders

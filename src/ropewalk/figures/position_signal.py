@@ -1,0 +1,87 @@
+"""The position signal: mean correlation of queries and of keys with position, over the checkpoints."""
+
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from ropewalk.figures import axis
+from ropewalk.figures.caption import Caption
+from ropewalk.figures.curves import HOLLOW, correlation_limits, curve, half_width, spread
+from ropewalk.figures.production import steps
+from ropewalk.figures.spec import FigureSpec
+from ropewalk.figures.style import KEY, MARKERS, QUERY, Colour, page, style
+from ropewalk.figures.wording import CORRELATION, capitalised, checkpoints_shown, known, story, takeaway_of, titled
+from ropewalk.summary.view import View
+
+
+class Series(NamedTuple):
+    """A column of the table and how its mean is drawn."""
+
+    column: str
+    label: str
+    colour: Colour
+    marker: str
+    shift: float
+
+
+SERIES = (
+    Series("r_q", "mean $r_q$ (queries)", QUERY, "o", -0.14),
+    Series("r_k", "mean $r_k$ (keys)", KEY, "s", 0.14),
+)
+
+
+@style()
+def draw(view: View) -> Figure:
+    """Mean r_q and r_k on PC0 per checkpoint, with bands of one standard deviation over heads, and mean |r_k|.
+
+    Markers carry jackknife standard errors where there are replicates. The dashed line of |r_k| tells keys that lose
+    position from keys that turn discordant (docs/method.md §4).
+    """
+    lineup = view.lineup
+    figure = page(axis.width(lineup), 3.5)
+    ax = figure.subplots()
+    ax.grid(axis="y")
+    lows = []
+    for column, label, colour, marker, shift in SERIES:
+        track, half = view.track(f"mean_{column}"), half_width(view, column)
+        spread(ax, lineup, track.values, half, colour, shift)
+        curve(ax, lineup, track, shift, color=colour, marker=marker, label=label)
+        lows.append(track.values - half)
+    curve(ax, lineup, view.track("mean_abs_r_k"), 0.32, label="mean $|r_k|$", zorder=2.5, linewidth=1.1, **HOLLOW)
+    correlation_limits(ax, *lows)
+    ax.set_ylabel("correlation with position, PC0")
+    figure.legend(loc="outside lower center", ncols=3)
+    axis.along_x(figure, [ax], lineup)
+    return figure
+
+
+def caption(view: View, source: str) -> Caption:
+    """Where r_q, r_k and |r_k| go, phase by phase, and how many heads of which layers turn discordant."""
+    bars = ", bars on the markers one standard error" if view.has_errors else ""
+    means = " and ".join(f"mean {s.column} ({s.colour.name}, {MARKERS[s.marker]})" for s in SERIES)
+    return Caption(
+        titled("Position Correlation on PC0", view),
+        (
+            f"{capitalised(means)} on PC0 over the heads of {checkpoints_shown(view)}. Shaded "
+            f"{'bands' if view.lineup.connected else 'bars'} show ± 1 standard deviation over heads{bars}. Hollow "
+            f"{MARKERS[HOLLOW['marker']]} show mean |r_k|, which does not fall when a key's correlation only changes "
+            "its sign.",
+            *story(view, "r_q (query-position correlation)", view.track("mean_r_q"), CORRELATION),
+            *story(view, "r_k (key-position correlation)", view.track("mean_r_k"), CORRELATION),
+            *story(view, "|r_k| (its size)", view.track("mean_abs_r_k"), CORRELATION),
+            "A mean of signed r_k mixes heads of both signs, and of layers with and without RoPE. "
+            + takeaway_of(view, "discordant", *known(view, "mean_r_k_rope", "mean_r_k_nope")),
+        ),
+        steps(
+            view,
+            source,
+            FIGURE.name,
+            aggregation="mean and standard deviation (n - 1) of r_q and r_k over all heads of a checkpoint; mean of "
+            "|r_k|.",
+            drawing="lines with bands over training, markers with bars over models.",
+        ),
+        takeaway_of(view, "mean_r_q", "mean_r_k", "mean_abs_r_k", "discordant"),
+    )
+
+
+FIGURE = FigureSpec("position_signal", "Position signal", draw, caption)

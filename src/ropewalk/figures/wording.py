@@ -1,0 +1,248 @@
+"""Sentences about numbers: values with errors, and directions only where they exceed their error."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ropewalk.geometry.taxonomy import CATEGORIES, DOMINATED
+from ropewalk.summary.tracks import Estimate, Track
+from ropewalk.summary.view import View
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How a quantity is written: digits after the point, a factor, and what follows a value and a change."""
+
+    digits: int
+    factor: float
+    value: str
+    change: str
+
+    def number(self, value: float) -> str:
+        """The number alone, rounded; a rounded -0 is 0."""
+        return f"{round(value * self.factor, self.digits) + 0.0:.{self.digits}f}"
+
+    def error(self, se: float) -> str:
+        """` ± se`, or nothing where there is none."""
+        if math.isnan(se):
+            return ""
+        smallest = 10.0**-self.digits
+        return (
+            f" ± {self.number(se)}" if round(se * self.factor, self.digits) > 0 else f" ± <{smallest:.{self.digits}f}"
+        )
+
+
+CORRELATION = Unit(3, 1.0, "", "")
+SHARE = Unit(1, 100.0, "%", " percentage points")
+
+BEYOND = 2
+"""A change is called a rise or a fall where it exceeds this many standard errors."""
+
+
+class Phrase(NamedTuple):
+    """What a measure is called in a sentence, and how its numbers are written."""
+
+    name: str
+    unit: Unit
+
+
+PHRASES: Mapping[str, Phrase] = {
+    "mean_r_q": Phrase("mean r_q", CORRELATION),
+    "mean_r_k": Phrase("mean r_k", CORRELATION),
+    "mean_abs_r_k": Phrase("mean |r_k|", CORRELATION),
+    "discordant": Phrase("the share of discordant heads (r_k < 0)", SHARE),
+    "mean_r_k_rope": Phrase("mean r_k in RoPE layers", CORRELATION),
+    "mean_r_k_nope": Phrase("mean r_k in NoPE layers", CORRELATION),
+    "mean_explained_variance": Phrase("the mean share of variance on PC0", SHARE),
+    **{f"share_{category}": Phrase(f"the share of {category} heads", SHARE) for category in CATEGORIES},
+    f"discordant_{DOMINATED}": Phrase(f"the share that is {DOMINATED} and discordant", SHARE),
+}
+"""Of those of `ropewalk.summary.measures.MEASURES` that captions speak of."""
+
+
+def titled(title: str, view: View) -> str:
+    """The title of a caption with what the figure runs over."""
+    if len(view.lineup) == 1:
+        return f"{title} at {view.lineup.labels[0]}"
+    return f"{title} {'During Training' if view.lineup.training else f'Across {view.lineup.noun.title()}s'}"
+
+
+def checkpoints_shown(view: View) -> str:
+    """What stands on the checkpoint axis, and what its dashed lines separate."""
+    named = [group.name for group in view.lineup.groups if group.name]
+    text = f"{len(view.lineup)} {view.lineup.noun}{'s' if len(view.lineup) > 1 else ''}"
+    if len(named) > 1:
+        groups = "phases" if view.lineup.training else "families"
+        text += f" in {len(named)} {groups} ({', '.join(named)}), separated by dashed lines"
+    return text
+
+
+def known(view: View, *measures: str) -> list[str]:
+    """The measures that have a value at some checkpoint (a model can have no NoPE layers)."""
+    return [measure for measure in measures if not np.isnan(view.track(measure).values).all()]
+
+
+def value(estimate: Estimate, unit: Unit) -> str:
+    """A value with its error, such as `0.671 ± 0.004` or `34.0% ± 1.2`."""
+    if math.isnan(estimate.value):
+        return "no value"
+    return f"{unit.number(estimate.value)}{unit.value}{unit.error(estimate.se)}"
+
+
+def amount(change: Estimate, unit: Unit) -> str:
+    """The size of a change without its sign."""
+    return f"{unit.number(abs(change.value))}{unit.error(change.se)}{unit.change}"
+
+
+def sign(change: Estimate, unit: Unit) -> int:
+    """1 or -1 where the change exceeds `BEYOND` errors (or, without one, the digits shown), else 0."""
+    limit = BEYOND * change.se if not math.isnan(change.se) else 10.0**-unit.digits / 2 / unit.factor
+    return 0 if math.isnan(change.value) or abs(change.value) <= limit else int(math.copysign(1, change.value))
+
+
+def direction(change: Estimate, unit: Unit) -> str:
+    """`rises by ...`, `falls by ...`, or that no change can be claimed."""
+    if math.isnan(change.value):
+        return "cannot be compared"
+    if change.value == 0:
+        return "does not change"
+    way = sign(change, unit)
+    if way:
+        return f"{'rises' if way > 0 else 'falls'} by {amount(change, unit)}"
+    if math.isnan(change.se):
+        return "does not change at this precision"
+    return f"shows no change beyond its error ({unit.number(change.value)}{unit.error(change.se)}{unit.change})"
+
+
+def story(view: View, name: str, track: Track, unit: Unit) -> list[str]:
+    """A paragraph and bullets on one quantity: over training its changes by phase, over models its range by family."""
+    if len(view.lineup) == 1:
+        return [f"**{name}** is {value(track.at(0), unit)} at {view.lineup.labels[0]}."]
+    return _course(view, name, track, unit) if view.lineup.training else _range(view, name, track, unit)
+
+
+def story_of(view: View, measure: str) -> list[str]:
+    """The story of a measure that has a phrase."""
+    name, unit = PHRASES[measure]
+    return story(view, capitalised(name), view.track(measure), unit)
+
+
+def overall(view: View, name: str, track: Track, unit: Unit) -> str:
+    """One clause on the whole study: from the first checkpoint to the last, or from the lowest model to the highest."""
+    labels, last = view.lineup.labels, len(view.lineup) - 1
+    if last == 0:
+        return f"{name} is {value(track.at(0), unit)}"
+    if view.lineup.training:
+        ends = f"from {value(track.at(0), unit)} at {labels[0]} to {value(track.at(last), unit)} at {labels[last]}"
+        return f"{name} {direction(track.change(0, last), unit)} ({ends})"
+    return f"{name} {_extremes(view, track, unit, range(last + 1))}"
+
+
+def takeaway(view: View, quantities: Sequence[tuple[str, Track, Unit]]) -> str:
+    """A sentence on the whole study: each quantity's change and where it ends, or its range over models."""
+    labels, last = view.lineup.labels, len(view.lineup) - 1
+    if view.lineup.connected:
+        texts = [_ending(name, track.change(0, last), track.at(last), unit) for name, track, unit in quantities]
+        return f"From {labels[0]} to {labels[last]}, {'; '.join(texts)}."
+    texts = [overall(view, name, track, unit) for name, track, unit in quantities]
+    return f"{f'At {labels[0]}' if last == 0 else f'Over the {view.lineup.noun}s'}, {'; '.join(texts)}."
+
+
+def takeaway_of(view: View, *measures: str) -> str:
+    """The takeaway of measures that have a phrase."""
+    return takeaway(view, [(PHRASES[measure].name, view.track(measure), PHRASES[measure].unit) for measure in measures])
+
+
+def _ending(name: str, change: Estimate, end: Estimate, unit: Unit) -> str:
+    reached = "" if math.isnan(change.value) else f", to {value(end, unit)}"
+    return f"{name} {direction(change, unit)}{reached}"
+
+
+def _course(view: View, name: str, track: Track, unit: Unit) -> list[str]:
+    labels, groups = view.lineup.labels, view.lineup.groups
+    lines = [f"{_bold(overall(view, name, track, unit), name)}."]
+    for group in groups if any(group.name for group in groups) else ():
+        first, last = group.start, group.stop - 1
+        text = f"{value(track.at(first), unit)} ({labels[first]})"
+        if first < last:
+            way = direction(track.change(first, last), unit)
+            text += f" to {value(track.at(last), unit)} ({labels[last]}), {way} within the phase"
+        if first:
+            way = direction(track.change(first - 1, first), unit)
+            text += f"; {way} on entering it (from {labels[first - 1]})"
+        lines.append(f"- **{group.name or 'no phase'}**: {text}.")
+    return [*lines, f"- {largest_steps(view, track, unit)}"]
+
+
+def largest_steps(view: View, track: Track, unit: Unit) -> str:
+    """The largest rise and the largest fall between consecutive checkpoints, where there are any."""
+    labels = view.lineup.labels
+    steps = [(track.change(index, index + 1), index) for index in range(len(labels) - 1)]
+    found = []
+    for way, word in ((1, "rise"), (-1, "fall")):
+        moving = [step for step in steps if sign(step[0], unit) == way]
+        if moving:
+            change, index = max(moving, key=lambda step: abs(step[0].value))
+            found.append(f"largest {word} {amount(change, unit)} ({labels[index]} to {labels[index + 1]})")
+        else:
+            found.append(f"no {word}" + (" beyond its error" if view.has_errors else ""))
+    return f"Between consecutive checkpoints: {', '.join(found)}."
+
+
+def largest_change(view: View, tracks: Mapping[str, Track], unit: Unit, what: str) -> str:
+    """Which of several quantities (categories, cells) changes most between two consecutive checkpoints."""
+    labels = view.lineup.labels
+    changes = [
+        (track.change(index, index + 1), name, index)
+        for name, track in tracks.items()
+        for index in range(len(labels) - 1)
+    ]
+    moving = [item for item in changes if sign(item[0], unit)]
+    if not moving:
+        return f"No {what} changes between consecutive checkpoints{' beyond its error' if view.has_errors else ''}."
+    change, name, index = max(moving, key=lambda item: abs(item[0].value))
+    return (
+        f"The largest change of a {what} between consecutive checkpoints is the "
+        f"{'rise' if change.value > 0 else 'fall'} of {name} by {amount(change, unit)} ({labels[index]} to "
+        f"{labels[index + 1]})."
+    )
+
+
+def _range(view: View, name: str, track: Track, unit: Unit) -> list[str]:
+    lines = [f"{_bold(overall(view, name, track, unit), name)}."]
+    for group in view.lineup.groups:
+        if group.name:
+            lines.append(f"- **{group.name}**: {_extremes(view, track, unit, range(group.start, group.stop))}.")
+    return lines
+
+
+def _extremes(view: View, track: Track, unit: Unit, members: Sequence[int]) -> str:
+    known = [index for index in members if np.isfinite(track.values[index])]
+    if not known:
+        return "has no value"
+    low, high = min(known, key=lambda i: track.values[i]), max(known, key=lambda i: track.values[i])
+    if len(known) > 1 and track.values[low] == track.values[high]:
+        return f"is {unit.number(track.values[low])}{unit.value} throughout"
+    if low == high:
+        return f"is {value(track.at(low), unit)} at {view.lineup.labels[low]}"
+    return (
+        f"lies between {value(track.at(low), unit)} ({view.lineup.labels[low]}) and {value(track.at(high), unit)} "
+        f"({view.lineup.labels[high]})"
+    )
+
+
+def _bold(sentence: str, name: str) -> str:
+    return sentence.replace(name, f"**{name}**", 1)
+
+
+def capitalised(text: str) -> str:
+    """The text as the beginning of a sentence; what follows its first letter stays as it is."""
+    return text[:1].upper() + text[1:]
+
+
+def span(counts: Sequence[int]) -> str:
+    """Counts per checkpoint: the one number, or the range of them."""
+    return str(counts[0]) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"

@@ -1,0 +1,276 @@
+"""Results: the one object that the command line, figures, the report and a notebook stand on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ropewalk.analysis import Tables, tabulate
+from ropewalk.capture.shards import MemoryCapture, StoredCapture, capture_folder, write_capture
+from ropewalk.compare import compare
+from ropewalk.errors import RopewalkError
+from ropewalk.figures.gallery import FIGURES, find, study_options, write_figures
+from ropewalk.head import HeadDetail, head_detail
+from ropewalk.models.layout import Layout
+from ropewalk.record import Record, need_record, read_record, write_record
+from ropewalk.report import Report, report_data, write_report
+from ropewalk.statistics.registry import table_names
+from ropewalk.study import Study
+from ropewalk.summary.tracks import Track
+from ropewalk.summary.view import View, summarise
+from ropewalk.tables import read_csv, read_heads, read_qk, read_replicates, write_csv, write_replicates
+
+Capture = StoredCapture | MemoryCapture
+
+
+class Results:
+    """What was measured of one or several checkpoints.
+
+    Made by `ropewalk.measure` (a model in hand), `ropewalk.load` (a results folder, or a table alone) and
+    `ropewalk.concat` (several of them). `table` has a row per checkpoint, layer, head and component (`qk.csv`), `heads`
+    one per checkpoint, layer and head (`heads.csv`), `replicates` the latter with each group of documents left out,
+    which is where standard errors come from (None without). `captures` holds the sums behind them, by checkpoint.
+
+    >>> r = ropewalk.load("results/miniature")  # doctest: +SKIP
+    >>> r.summary()  # doctest: +SKIP
+    >>> r.head(3, 1, checkpoint="LC2-120").path  # doctest: +SKIP
+    >>> r.figure("phase_portraits")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        captures: Mapping[str, Capture] | None = None,
+        study: Study | None = None,
+        record: Record | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self.tables = tables
+        self.captures = dict(captures or {})
+        self.study = record.study if study is None and record is not None else study
+        self.record = record
+        self.folder = folder
+
+    def __repr__(self) -> str:
+        lineup = self.view.lineup
+        heads = len(self.heads)
+        errors = "with standard errors" if self.view.has_errors else "without standard errors"
+        return f"<Results {self.name!r}: {len(lineup)} {lineup.noun}s, {heads} rows of heads, {errors}>"
+
+    @property
+    def name(self) -> str:
+        """Name of the study, or of the folder."""
+        if self.study is not None:
+            return self.study.name
+        return self.folder.resolve().name if self.folder is not None else "results"
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per (checkpoint, layer, head, component): the columns of `qk.csv`."""
+        return self.tables.qk
+
+    @property
+    def heads(self) -> pd.DataFrame:
+        """One row per (checkpoint, layer, head): the columns of `heads.csv`."""
+        return self.tables.heads
+
+    @property
+    def replicates(self) -> pd.DataFrame | None:
+        """The columns of `heads` that have errors, with each group of documents left out; None without groups."""
+        return None if self.tables.replicates.empty else self.tables.replicates
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """Layers and heads of the model of each checkpoint whose capture is at hand."""
+        return {name: captured.layout for name, captured in self.captures.items()}
+
+    @property
+    def layout(self) -> Layout:
+        """Layers and heads of the model, where all checkpoints have the same."""
+        found = list(self.layouts.values())
+        if not found:
+            raise RopewalkError("these results are tables alone, which do not hold a layout: load the folder of a run")
+        if any(layout != found[0] for layout in found):
+            raise RopewalkError("these results are of models with different layouts: use `layouts`, by checkpoint")
+        return found[0]
+
+    @cached_property
+    def view(self) -> View:
+        """The heads by checkpoint, as figures and summaries look at them."""
+        return View.of(self.table, self.replicates)
+
+    def summary(self) -> pd.DataFrame:
+        """One row per (checkpoint, quantity): means and shares over heads, each with its standard error."""
+        return summarise(self.view)
+
+    def track(self, measure: str) -> Track:
+        """One quantity of `summary` over the checkpoints: `values`, `errors`, `change(first, last)`."""
+        return self.view.track(measure)
+
+    def head(self, layer: int, head: int, checkpoint: str | None = None) -> HeadDetail:
+        """Everything known of one head at one checkpoint (by name or label; the last by default)."""
+        lineup = self.view.lineup
+        index = lineup.find([checkpoint])[0] if checkpoint is not None else len(lineup) - 1
+        name = lineup.names[index]
+        return head_detail(self.heads, self.captures.get(name), name, layer, head)
+
+    def figure(self, name: str, **options: Any) -> Figure:
+        """A figure by name, such as `position_signal`; in a notebook it shows itself. `figures()` lists them."""
+        figure = find(name)
+        figure.check_options(options)
+        return figure.draw(self.view, **options)
+
+    @staticmethod
+    def figures() -> list[str]:
+        """Names of the figures."""
+        return [figure.name for figure in FIGURES]
+
+    def compare(self, published: str = "smollm3") -> pd.DataFrame:
+        """These results beside published numbers: one row per (checkpoint, quantity) that both have."""
+        return compare(self.view, published)
+
+    def report(self, path: Path | str) -> Path:
+        """Write one self-contained HTML page with figures, captions, tables and how they were made."""
+        path = Path(path)
+        return write_report(path / "report.html" if path.is_dir() else path, self.page())
+
+    def page(self) -> Report:
+        """Everything that the report shows, as data."""
+        return report_data(
+            self.view,
+            name=self.name,
+            source=self._source,
+            record=self.record,
+            folder=self.folder,
+            options=self.figure_options,
+        )
+
+    @property
+    def figure_options(self) -> Mapping[str, Mapping[str, Any]]:
+        """What the study says of figures, by figure."""
+        return study_options(self.study.figures.portraits if self.study is not None else None)
+
+    @property
+    def _source(self) -> str:
+        return f"{self.name if self.folder is None else self.folder.resolve().name}/qk.csv"
+
+    def write_figures(self, folder: Path | str, done: Callable[[Path], object] = lambda _: None) -> list[Path]:
+        """Write every figure (PNG, PDF, caption) into a folder of its own below `folder`; returns these.
+
+        `done` is called with each of them when it is written.
+        """
+        return write_figures(self.view, Path(folder), self._source, self.figure_options, done)
+
+    def write_tables(self, folder: Path) -> None:
+        """Write `heads.csv`, the tables of statistics, the replicates and `qk.csv`, each atomically."""
+        write_replicates(folder, self.tables.replicates)
+        for name, table in self.tables.others.items():
+            write_csv(folder / f"{name}.csv", table)
+        write_csv(folder / "heads.csv", self.heads)
+        # Last, because it is what readers look for: the others are never older than it.
+        write_csv(folder / "qk.csv", self.table)
+
+    def save(self, folder: Path | str) -> Path:
+        """Write a results folder as a run of the command line would: record, shards, tables, figures, report.
+
+        The folder must be new or empty. Tables alone (without captures) are saved as tables, figures and report.
+        """
+        folder = Path(folder)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise RopewalkError(f"{folder} is not empty: give a new folder to save to")
+        if self.study is not None:
+            documents = self.record.data.get("documents", []) if self.record is not None else []
+            write_record(folder, self.study, documents)
+            for checkpoint in self.study.checkpoints:
+                if checkpoint.name in self.captures:
+                    target = capture_folder(folder, checkpoint.slug)
+                    write_capture(target, self.captures[checkpoint.name], checkpoint.name)
+        self.write_tables(folder)
+        # Read back, so that figures and report are of what was written, to the last digit.
+        saved = load(folder)
+        saved.write_figures(folder / "figures")
+        saved.report(folder)
+        return folder
+
+
+def load(path: Path | str) -> Results:
+    """Results from the folder of a run, or from a `qk.csv` alone (then without sums, replicates and settings).
+
+    >>> r = load("results/miniature")  # doctest: +SKIP
+    """
+    path = Path(path)
+    if path.is_file():
+        table = read_qk(path)
+        return Results(Tables(table, _heads_of(table), pd.DataFrame()), folder=path.parent)
+    if not path.is_dir():
+        raise RopewalkError(f"no results at {path}: give the folder of a run, or a qk.csv")
+    record = read_record(path)
+    table = read_qk(path)
+    heads, replicates = read_heads(path), read_replicates(path)
+    captures = {}
+    if record is not None:
+        for checkpoint in record.study.checkpoints:
+            folder = capture_folder(path, checkpoint.slug)
+            if (folder / "manifest.json").is_file():
+                captures[checkpoint.name] = StoredCapture(folder, checkpoint.label)
+    extra = {name for captured in captures.values() for name in table_names(captured.statistics)}
+    others = {name: read_csv(path / f"{name}.csv") for name in sorted(extra) if (path / f"{name}.csv").is_file()}
+    tables = Tables(
+        table,
+        _heads_of(table) if heads is None else heads,
+        pd.DataFrame() if replicates is None else replicates,
+        others,
+    )
+    return Results(tables, captures, record=record, folder=path)
+
+
+def concat(parts: Sequence[Results]) -> Results:
+    """Several results as one: models beside each other, or checkpoints of one training.
+
+    >>> r = concat([measure(model, texts, tokenizer, context=512, label=str(step), step=step)])  # doctest: +SKIP
+    """
+    if not parts:
+        raise RopewalkError("concat() needs at least one result")
+    for field in ("checkpoint", "label"):
+        names = [name for part in parts for name in part.table[field].unique()]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise RopewalkError(f"two of the results have the {field} {twice!r}: give each its own label")
+    studies = [part.study for part in parts]
+    study = None
+    known = [one for one in studies if one is not None]
+    if len(known) == len(parts):
+        if any(one.capture != known[0].capture for one in known):
+            raise RopewalkError("the results were captured with different settings: measure them alike to join them")
+        study = known[0].model_copy(update={"checkpoints": tuple(c for one in known for c in one.checkpoints)})
+    captures = {name: captured for part in parts for name, captured in part.captures.items()}
+    return Results(Tables.concat([part.tables for part in parts]), captures, study)
+
+
+def analyze(folder: Path | str) -> Results:
+    """Compute the tables of a results folder from its shards, and write them there."""
+    folder = Path(folder)
+    record = need_record(folder)
+    captures = {
+        checkpoint.name: StoredCapture(capture_folder(folder, checkpoint.slug), checkpoint.label)
+        for checkpoint in record.study.checkpoints
+    }
+    results = from_captures(captures, record.study, record, folder)
+    results.write_tables(folder)
+    return results
+
+
+def from_captures(
+    captures: Mapping[str, Capture], study: Study, record: Record | None = None, folder: Path | None = None
+) -> Results:
+    """Results of checkpoints whose sums are at hand."""
+    tables = [tabulate(captures[checkpoint.name], checkpoint) for checkpoint in study.checkpoints]
+    return Results(Tables.concat(tables), captures, study, record, folder)
+
+
+def _heads_of(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of heads from the PC0 rows of a qk table that came alone."""
+    return table[table["pc"] == 0].drop(columns="pc").reset_index(drop=True)

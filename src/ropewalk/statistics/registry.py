@@ -1,0 +1,105 @@
+"""Statistics by name: those of the package, of installed packages, and of files that the user names."""
+
+import importlib
+import importlib.util
+import re
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from ropewalk.errors import RopewalkError
+from ropewalk.statistics.base import Statistic
+
+BUILT_IN = {
+    "moments": "ropewalk.statistics.moments",
+    "profile": "ropewalk.statistics.profile",
+    "sample": "ropewalk.statistics.sample",
+}
+"""Modules of the package's own statistics: each registers one."""
+
+ENTRY_POINTS = "ropewalk.statistics"
+"""Group of entry points by which an installed package offers statistics: name = module."""
+
+_registered: dict[str, type[Statistic]] = {}
+_Class = TypeVar("_Class", bound=type[Statistic])
+
+
+def register(name: str) -> Callable[[_Class], _Class]:
+    """Make a subclass of `Statistic` known under a name, by which a study's `capture.statistics` can choose it.
+
+    >>> @register("norms")  # doctest: +SKIP
+    ... class Norms(Statistic): ...
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise RopewalkError(f"a statistic cannot be called {name!r}: use lower-case letters, digits and underscores")
+
+    def add(cls: _Class) -> _Class:
+        known = _registered.get(name)
+        # The same class defined again (a cell that is run twice) takes the place of the first.
+        if known is not None and known.__qualname__ != cls.__qualname__:
+            raise RopewalkError(f"there is a statistic {name!r} already: give {cls.__qualname__} another name")
+        cls.name = name
+        _registered[name] = cls
+        return cls
+
+    return add
+
+
+def load_plugin(path: Path) -> None:
+    """Import a Python file that registers statistics. It runs with all rights of the user who names it."""
+    if not path.is_file():
+        raise RopewalkError(f"no plugin at {path}: give the path of a Python file that registers statistics")
+    spec = importlib.util.spec_from_file_location(f"ropewalk_plugin_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise RopewalkError(f"{path} is not a Python file: a plugin's name ends in .py")
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def find(name: str) -> type[Statistic]:
+    """The class of a statistic, or a sentence on what there is."""
+    if name not in _registered:
+        offered = _offered()
+        if name in offered:
+            importlib.import_module(offered[name])
+    if name not in _registered:
+        known = sorted({*_registered, *_offered()})
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(known)};"
+        raise RopewalkError(
+            f"no statistic is called {name!r}: {hint} one of your own comes with `ropewalk --plugin FILE`, or from "
+            "Python with `ropewalk.register`"
+        )
+    return _registered[name]
+
+
+def build(chosen: Mapping[str, Mapping[str, Any]]) -> list[Statistic]:
+    """Statistics with their options, by name."""
+    built = []
+    for name, options in chosen.items():
+        cls = find(name)
+        try:
+            built.append(cls(**options))
+        except (ValidationError, TypeError) as error:
+            problems = error.errors() if isinstance(error, ValidationError) else []
+            where = ".".join(map(str, problems[0]["loc"])) if problems else ""
+            reason = problems[0]["msg"] if problems else "options are a mapping"
+            fields = ", ".join(cls.model_fields) or "none"
+            raise RopewalkError(
+                f"capture.statistics.{name}{'.' if where else ''}{where}: {reason}; its options are: {fields}"
+            ) from error
+    return built
+
+
+def table_names(statistics: Iterable[str]) -> list[str]:
+    """Names of the further tables that statistics write; one that is not known here writes none that can be read."""
+    known = [name for name in statistics if name in _registered or name in _offered()]
+    return [table for name in known for table in find(name).tables if table != "qk"]
+
+
+def _offered() -> dict[str, str]:
+    installed = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
+    return {**installed, **BUILT_IN}

@@ -1,0 +1,87 @@
+"""Text for people: tables, sizes, counts and names, in one style wherever they are printed."""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+
+ELLIPSIS = "…"
+
+
+def table(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[int] = (), unused: str | None = None
+) -> list[str]:
+    """Lines of a text table; columns are two spaces apart and as wide as their widest cell.
+
+    `right` numbers the columns that are aligned to the right. A row that is shorter than the headers ends in a cell
+    that runs on to the right and widens no column. Where `unused` is given, a column that holds nothing else is left
+    out (the first one stays).
+    """
+    body = [[" ".join(cell.split()) for cell in row] for row in rows]
+    kept = [
+        column
+        for column in range(len(headers))
+        if column == 0 or unused is None or any(row[column] != unused for row in body if column < len(row))
+    ]
+    grid = [list(headers), *body]
+    aligned = [len(row) if len(row) == len(headers) else len(row) - 1 for row in grid]
+    widths = {
+        column: max(len(row[column]) for row, end in zip(grid, aligned, strict=True) if column < end) for column in kept
+    }
+    lines = []
+    for row, end in zip(grid, aligned, strict=True):
+        cells = [
+            row[column].rjust(widths[column]) if column in right and column < end else row[column].ljust(widths[column])
+            for column in kept
+            if column < len(row)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def size(number: float) -> str:
+    """A number of bytes, in units of a thousand: `512 B`, `1.5 KB`, `3.2 GB`."""
+    if round(number) < 1000:
+        return f"{number:.0f} B"
+    for unit in ("KB", "MB", "GB"):
+        number /= 1000
+        # What rounds to 1000.0 belongs to the next unit.
+        if round(number, 1) < 1000:
+            return f"{number:.1f} {unit}"
+    return f"{number / 1000:,.1f} TB"
+
+
+def count(number: int, noun: str) -> str:
+    """A number and what it counts: `1 branch`, `2 branches`, `1,200 tokens`, `0 families`."""
+    if number == 1:
+        return f"1 {noun}"
+    if re.search(r"(s|x|sh|ch)$", noun):
+        plural = f"{noun}es"
+    elif re.search(r"[^aeiou]y$", noun):
+        plural = f"{noun[:-1]}ies"
+    else:
+        plural = f"{noun}s"
+    return f"{number:,} {plural}"
+
+
+def some(names: Iterable[object], limit: int = 3) -> str:
+    """The first few of `names` and how many there are besides: `a, b, c and 5 more`."""
+    listed = [str(name) for name in names]
+    rest = len(listed) - limit
+    return ", ".join(listed[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def cut(text: str, limit: int) -> str:
+    """A text of at most `limit` characters: a longer one loses its middle, since both of its ends tell what it is."""
+    if len(text) <= limit:
+        return text
+    end = limit // 3
+    return f"{text[: limit - end - len(ELLIPSIS)].rstrip()}{ELLIPSIS}{text[len(text) - end :].lstrip()}"
+
+
+def one_line(error: object, limit: int = 300) -> str:
+    """What an exception (or any text) says, as one line without its full stop; the exception's name if it is silent."""
+    return cut(" ".join(str(error).split()), limit).rstrip(".") or type(error).__name__
+
+
+def slug(name: str, keep: str = "._-") -> str:
+    """A name as a file's or a folder's name: whatever is not an ASCII letter, a digit or one of `keep` becomes `_`."""
+    return re.sub(rf"[^A-Za-z0-9{re.escape(keep)}]+", "_", name)

@@ -1,0 +1,585 @@
+"""The HTML report: its data against plain pandas, and the page in a browser."""
+
+import base64
+import html
+import json
+import math
+import os
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from helpers.oracles import jackknife
+from helpers.tables import random_table, write_results
+from ropewalk.errors import RopewalkError
+from ropewalk.figures import gallery
+from ropewalk.geometry import taxonomy
+from ropewalk.geometry.taxonomy import CATEGORIES, classify
+from ropewalk.record import FORMAT
+from ropewalk.report import render
+from ropewalk.report.glossary import glossary
+from ropewalk.report.page import inline, prose
+from ropewalk.report.parts import MISSING, Grid
+from ropewalk.report.settings import entries
+from ropewalk.results import load
+from ropewalk.summary.view import View
+
+LAYERS, HEADS, SHARDS = 12, 8, 3
+CHECKPOINTS = (("one", "A", "start"), ("two", "B", "start"), ("three", "C", "end"))
+HOSTILE = "<script>alert(1)</script>"
+RECORD = {
+    "ropewalk": {"version": "0.0", "format": FORMAT},
+    "created": "2026-01-02T03:04:05Z",
+    "study": {
+        "name": "tiny_study",
+        "checkpoints": [
+            {"repo": "o/n", "name": name, "label": label, "context": 64, "overrides": {"rope_theta": 50000}}
+            for name, label, _ in CHECKPOINTS
+        ],
+    },
+}
+
+
+def make_table(checkpoints=CHECKPOINTS):
+    facts = [
+        {
+            "checkpoint": name,
+            "label": label,
+            "phase": phase,
+            "step": order * 100,
+            "se_r_q": 0.012,
+            "n_q": 640,
+            "shards": SHARDS,
+        }
+        for order, (name, label, phase) in enumerate(checkpoints)
+    ]
+    return random_table(facts, layers=LAYERS, heads=HEADS, shards=SHARDS, noise=0.1, seed=1)
+
+
+def hostile_record():
+    checkpoint = {"repo": HOSTILE, "name": "one", "label": HOSTILE, "phase": HOSTILE, "context": 64}
+    return {**RECORD, "study": {"name": "hostile", "checkpoints": [checkpoint]}, HOSTILE: HOSTILE}
+
+
+def report_data(results):
+    return load(results).page()
+
+
+def write_report(results):
+    return load(results).report(results)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    table, replicates = make_table()
+    table.loc[(table["checkpoint"] == "one") & (table["layer"] == 2), ["r_q", "r_k"]] = np.nan
+    return write_results(tmp_path_factory.mktemp("results"), table, replicates, RECORD)
+
+
+@pytest.fixture(scope="module")
+def data(results):
+    return report_data(results)
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    monkeypatch.setattr(gallery, "FIGURES", ())
+
+
+@pytest.fixture
+def one_figure(monkeypatch):
+    monkeypatch.setattr(gallery, "FIGURES", gallery.FIGURES[:1])
+
+
+def pc0_of(results, name):
+    table = pd.read_csv(results / "qk.csv")
+    return table[(table["pc"] == 0) & (table["checkpoint"] == name)]
+
+
+# Data
+
+
+def test_headline_numbers_are_plain_pandas(results, data):
+    first, last = pc0_of(results, "one"), pc0_of(results, "three")
+    replicates = pd.read_parquet(results / "replicates.parquet")
+    category = classify(last["r_q"], last["r_k"])
+    expected = {
+        "mean_r_q": f"{last['r_q'].mean():.3f}",
+        "mean_r_k": f"{last['r_k'].mean():.3f}".replace("-", "−"),
+        "mean_abs_r_k": f"{last['r_k'].abs().mean():.3f}",
+        "discordant": f"{100 * (last['r_k'] < 0).mean():.1f}%",
+        "share_position-dominated": f"{100 * (category == 'position-dominated').mean():.1f}%",
+        "mean_explained_variance": f"{100 * last['explained_variance'].mean():.1f}%",
+    }
+    assert {card.quantity: card.value for card in data.cards} == expected
+
+    def left_out(name, column):
+        return replicates[replicates["checkpoint"] == name].groupby("left_out")[column].mean()
+
+    card = data.cards[0]
+    assert card.error == f"± {jackknife(left_out('three', 'r_q')):.3f}"
+    change = last["r_q"].mean() - first["r_q"].mean()
+    error = jackknife(left_out("three", "r_q") - left_out("one", "r_q"))
+    assert card.detail == f"**{change:+.3f} ± {error:.3f}** since A".replace("-", "−")
+    means = [pc0_of(results, name)["r_q"].mean() for name, *_ in CHECKPOINTS]
+    assert card.trend == tuple(zip([0, 0.5, 1], pytest.approx(means).expected, strict=True))
+    assert data.cards[3].detail.split("**")[1].endswith(" points")
+
+
+def test_tables_per_checkpoint_are_plain_pandas(results, data):
+    signal, taxonomy, phases = data.grids
+    assert [row[0].text for row in signal.rows] == ["A", "B", "C"]
+    assert [row[0].note for row in signal.rows] == ["start", "start", "end"]
+    names = [column.title for column in signal.columns]
+    for row, (name, *_) in zip(signal.rows, CHECKPOINTS, strict=True):
+        heads = pc0_of(results, name)
+        cells = dict(zip(names, row, strict=True))
+        assert cells["heads"].key == LAYERS * HEADS
+        assert cells["mean r_k"].key == pytest.approx(heads["r_k"].mean())
+        assert cells["r_k NoPE"].key == pytest.approx(heads.loc[heads["layer"] % 4 == 3, "r_k"].mean())
+        assert cells["r_k RoPE"].key == pytest.approx(heads.loc[heads["layer"] % 4 != 3, "r_k"].mean())
+    names = [column.title for column in taxonomy.columns]
+    for row, (name, *_) in zip(taxonomy.rows, CHECKPOINTS, strict=True):
+        heads = pc0_of(results, name)
+        known = pd.Series(classify(heads["r_q"], heads["r_k"])).dropna()
+        cells = dict(zip(names, row, strict=True))
+        for category in CATEGORIES[1:]:
+            assert cells[category].key == pytest.approx((known == category).mean())
+        halves = [cells[f"{CATEGORIES[0]}, {half}"].key for half in ("concordant", "discordant")]
+        assert sum(halves) == pytest.approx(cells[f"{CATEGORIES[0]} heads"].key)
+    assert [(row[0].text, row[0].note) for row in phases.rows] == [("start", "B"), ("end", "C")]
+    means = {name: pc0_of(results, name)["r_q"].mean() for name, *_ in CHECKPOINTS}
+    changes = [row[1].note.split(" ±")[0].replace("−", "-") for row in phases.rows]
+    assert changes == [f"{means['two'] - means['one']:+.3f}", f"{means['three'] - means['two']:+.3f}"]
+
+
+def test_every_head_is_in_the_data_of_the_page(results, data):
+    columns = data.heads["columns"]
+    assert list(columns) == [column.key for column in data.head_columns]
+    table = pd.read_csv(results / "qk.csv")
+    heads = table[table["pc"] == 0]
+    assert data.heads["checkpoints"] == ["A", "B", "C"]
+    assert len(columns["layer"]) == len(heads) == len(CHECKPOINTS) * LAYERS * HEADS
+    assert columns["layer"] == heads["layer"].tolist()
+    assert columns["k_head"] == heads["k_head"].tolist()
+    expected = [None if math.isnan(value) else round(value, 5) for value in heads["r_k"]]
+    assert columns["r_k"] == expected
+    assert [sign for sign, r_k in zip(columns["sign"], expected, strict=True) if r_k is None] == [None] * HEADS
+    assert columns["sign"].count("discordant") == (heads["r_k"] < 0).sum()
+    assert columns["layer_type"].count("NoPE") == 3 * 3 * HEADS
+    assert columns["category"] == [None if c is None else c for c in classify(heads["r_q"], heads["r_k"])]
+    assert list(data.heads["errors"]) == ["r_q", "r_k", "explained_variance"]
+    assert data.heads["errors"]["r_q"] == [0.012] * len(heads)
+    assert set(data.heads["errors"]["r_k"]) == {None}
+
+
+def test_script_and_style_name_what_exists(data):
+    page = render(replace(data, pictures=()))
+    script = page.rpartition("<script>")[2]
+    named = set(re.findall(r"columns\.(\w+)", script))
+    assert named >= {"checkpoint", "layer", "head", "layer_type", "category", "sign"}
+    assert named <= data.heads["columns"].keys()
+    headers = re.findall(r'<th [^>]*data-column="(\w+)"', page)
+    assert headers == [column.key for column in data.head_columns]
+    assert f'<table data-missing="{MISSING}" data-digits="3">' in page
+    # The style gives some headline numbers a colour, by the name of their measure.
+    toned = set(re.findall(r"\.card\.(\w+)", page))
+    assert toned == {"mean_r_q", "mean_r_k", "mean_abs_r_k", "discordant"}
+    assert toned <= {card.quantity for card in data.cards}
+    assert 'placeholder="L12, L12H3, NoPE, mixed, discordant"' in page
+
+
+def test_lead_and_facts(data):
+    assert data.name == "tiny_study"
+    assert data.lead == (
+        "How strongly the queries and keys of 96 attention heads carry token position, "
+        "at 3 checkpoints in 2 phases, from A to C."
+    )
+    assert data.at == "PC0 at C, the last of 3 checkpoints; ± is one standard error."
+    facts = {entry.name: entry.value for entry in data.facts}
+    assert facts == {
+        "checkpoints": "3",
+        "heads per checkpoint": "96",
+        "layers of the model": "12",
+        "heads in NoPE layers": "24",
+        "tokens per checkpoint": "640",
+        "shards per checkpoint": "3",
+        "date": "2026-01-02T03:04:05Z",
+    }
+
+
+def test_settings_nest_and_lists_of_settings_become_tables():
+    settings = {
+        "ropewalk": {"version": "0.0"},
+        "created": "2026-01-02T03:04:05Z",
+        "study": {
+            "name": "tiny_study",
+            "checkpoints": [
+                {"name": "one", "context": 64, "overrides": {"rope_theta": 50000}, "revision": None, "family": ""},
+                {"name": "two", "context": 128, "overrides": {}},
+            ],
+            "corpus": {"documents": 9, "columns": ["text", "body"], "shuffle": False, "paths": [], "repo": None},
+            "figures": {"portraits": None},
+        },
+    }
+    made = {entry.name: entry.value for entry in entries(settings)}
+    assert list(made) == ["created", "ropewalk", "study"]
+    study = {entry.name: entry.value for entry in made["study"]}
+    assert list(study) == ["name", "checkpoints", "corpus"]
+    assert study["name"] == "tiny_study"
+    corpus = {entry.name: entry.value for entry in study["corpus"]}
+    assert corpus == {"documents": "9", "columns": "text, body", "shuffle": "no"}
+    table = study["checkpoints"]
+    assert isinstance(table, Grid)
+    assert [column.title for column in table.columns] == ["name", "context", "overrides.rope_theta"]
+    assert [[cell.text for cell in row] for row in table.rows] == [["one", "64", "50000"], ["two", "128", MISSING]]
+    assert [[cell.key for cell in row] for row in table.rows] == [["one", 64, 50000], ["two", 128, None]]
+
+
+def test_a_study_over_models_has_ranges_and_no_changes(tmp_path, no_figures):
+    table, replicates = make_table((("m1", "M1", ""), ("m2", "M2", ""), ("m3", "M3", "")))
+    table["family"] = table["checkpoint"].map({"m1": "x", "m2": "y", "m3": "x"})
+    data = report_data(write_results(tmp_path, table.drop(columns=["step", "phase"]), replicates))
+    means = table[table["pc"] == 0].groupby("label")["r_q"].mean()
+    assert data.lead.endswith("in 3 models of 2 families.")
+    assert data.at == "PC0, lowest and highest of 3 models."
+    assert data.cards[0].value == f"{means.min():.3f} to {means.max():.3f}"
+    assert data.cards[0].detail == f"from {means.idxmin()} to {means.idxmax()}"
+    assert data.cards[0].trend == ()
+    assert [(row[0].text, row[0].note) for row in data.grids[0].rows] == [("M1", "x"), ("M3", "x"), ("M2", "y")]
+    assert len(data.grids) == 2
+
+
+def test_models_that_do_not_differ_share_a_value_and_unknown_columns_are_left_out(tmp_path, no_figures):
+    table, _ = make_table((("m1", "M1", ""),))
+    table = pd.concat([table, table.assign(checkpoint="m2", label="M2")]).drop(columns=["step", "rope"])
+    data = report_data(write_results(tmp_path, table))
+    assert data.cards[0].value == f"{table.loc[table['pc'] == 0, 'r_q'].mean():.3f}"
+    assert data.cards[0].detail == "in every model"
+    names = [column.title for column in data.grids[0].columns]
+    assert "mean r_k" in names
+    assert "r_k NoPE" not in names
+    assert "heads in NoPE layers" not in [entry.name for entry in data.facts]
+
+
+def test_the_barest_table_gives_a_page(tmp_path, no_figures):
+    table = pd.DataFrame(
+        [
+            {
+                "checkpoint": "only",
+                "layer": 0,
+                "head": 0,
+                "pc": 0,
+                "explained_variance": 0.5,
+                "r_q": np.nan,
+                "r_k": np.nan,
+            }
+        ]
+    )
+    data = report_data(write_results(tmp_path / "bare", table))
+    assert data.name == "bare"
+    assert data.lead == "How strongly the queries and keys of 1 attention head carry token position, at only."
+    assert data.at == "PC0 at only, without standard errors, which need two shards."
+    assert [card.value for card in data.cards] == [MISSING] * 5 + ["50.0%"]
+    assert all(card.detail == "" and card.trend == () for card in data.cards)
+    assert data.study is None
+    assert "study.yaml" not in render(data)
+
+
+# Mistakes
+
+
+def test_no_table(tmp_path):
+    with pytest.raises(RopewalkError, match=r"no table at .*qk\.csv: run `ropewalk analyze"):
+        write_report(tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_an_empty_table(tmp_path):
+    write_results(tmp_path, make_table()[0].iloc[:0])
+    with pytest.raises(RopewalkError, match=r"qk\.csv has no rows: run `ropewalk analyze` on a finished capture$"):
+        write_report(tmp_path)
+
+
+def test_a_table_without_pc0(tmp_path):
+    table = make_table()[0]
+    write_results(tmp_path, table[table["pc"] == 1])
+    with pytest.raises(RopewalkError, match="no row with pc 0"):
+        write_report(tmp_path)
+
+
+def test_a_study_that_is_not_yaml(tmp_path, no_figures):
+    write_results(tmp_path, make_table()[0])
+    (tmp_path / "study.yaml").write_text("a: [1", encoding="utf-8")
+    with pytest.raises(
+        RopewalkError,
+        match=r"study\.yaml cannot be read \(.*\): run `ropewalk capture` on the study again, or delete it",
+    ):
+        write_report(tmp_path)
+
+
+# Rendering
+
+
+def test_hostile_names_are_text(tmp_path, no_figures):
+    checkpoints = (("one", HOSTILE, HOSTILE), ("two", "B", 'x" onload="alert(2)'), ("three", "`**" + HOSTILE, "end"))
+    table, replicates = make_table(checkpoints)
+    page = write_report(write_results(tmp_path, table, replicates, hostile_record())).read_text(encoding="utf-8")
+    assert HOSTILE not in page
+    assert 'onload="alert' not in page
+    assert html.escape(HOSTILE) in page
+    assert len(re.findall(r"<script", page)) == 2
+    embedded = re.search(r'id="heads-data">(.*?)</script>', page, re.DOTALL)
+    assert json.loads(embedded.group(1))["checkpoints"][0] == HOSTILE
+
+
+def test_the_study_stands_verbatim_in_the_page(results, data):
+    page = render(data)
+    shown = re.search(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL).group(1)
+    assert html.unescape(shown) == (results / "study.yaml").read_text(encoding="utf-8")
+
+
+def test_the_policy_forbids_everything_but_the_page_itself(data):
+    page = render(replace(data, pictures=()))
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page).group(1)
+    rules = dict(rule.strip().split(" ", 1) for rule in html.unescape(policy).split(";"))
+    assert rules["default-src"] == "'none'"
+    assert rules["img-src"] == "data:"
+    assert rules["script-src"].startswith("'sha256-")
+    assert rules["style-src"].startswith("'sha256-")
+    assert "unsafe" not in policy
+    assert not re.search(r'(src|href)="(?!#|data:)', page)
+    assert not re.search(r"url\(|@import|https?:", page)
+
+
+def test_captions_are_escaped_and_marked_up():
+    assert inline("**a<b** and `c**d`") == "<strong>a&lt;b</strong> and <code>c**d</code>"
+    assert prose(("one", "- two", "- **three**", "four")) == (
+        "<p>one</p><ul><li>two</li><li><strong>three</strong></li></ul><p>four</p>"
+    )
+
+
+def test_the_glossary_takes_its_rules_from_the_taxonomy(monkeypatch):
+    def rules():
+        (term,) = [term for term in glossary() if term.name == "category"]
+        return term.meaning[1:]
+
+    assert rules()[0] == "- **position-dominated**: `r_q > 0.7` and `|r_k| > 0.7`"
+    assert rules()[2] == "- **K-positional**: `r_q < 0.3` and `|r_k| > 0.7`"
+    assert rules()[4] == "- **mixed**: every other head whose two correlations are known"
+    assert [rule.split("**")[1] for rule in rules()] == list(CATEGORIES)
+    monkeypatch.setattr(taxonomy, "RULES", (taxonomy.Rule("odd", (0.25, 0.5), (-np.inf, 0.125)),))
+    assert rules()[0] == "- **odd**: `r_q > 0.25` and `r_q < 0.5` and `|r_k| < 0.125`"
+
+
+def test_pictures_come_from_the_folder_unless_older_than_the_table(results, data, one_figure):
+    png = base64.b64decode(data.pictures[0].uri.partition(",")[2])
+    file = results / "figures" / "01_position_signal" / "figure.png"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # A comment chunk after the last one makes it another file with the same picture.
+    marked = png + b"marked"
+    file.write_bytes(marked)
+    written = (results / "qk.csv").stat().st_mtime
+    try:
+        os.utime(file, (written + 10, written + 10))
+        fresh = report_data(results).pictures[0]
+        os.utime(file, (written - 10, written - 10))
+        stale = report_data(results).pictures[0]
+    finally:
+        shutil.rmtree(results / "figures")
+    assert base64.b64decode(fresh.uri.partition(",")[2]) == marked
+    assert stale.uri == data.pictures[0].uri
+
+
+def test_every_figure_is_in_the_report_with_its_caption(results, data):
+    view = View.of(pd.read_csv(results / "qk.csv"), pd.read_parquet(results / "replicates.parquet"))
+    assert [picture.folder for picture in data.pictures] == [
+        f"{number:02d}_{figure.name}" for number, figure in enumerate(gallery.FIGURES, start=1)
+    ]
+    for picture, figure in zip(data.pictures, gallery.FIGURES, strict=True):
+        assert picture.caption == figure.caption(view, f"{results.name}/qk.csv")
+    page = render(data)
+    for picture in data.pictures:
+        assert str(inline(picture.caption.takeaway)) in page
+        assert str(prose(picture.caption.shows[:1])) in page
+        assert str(prose(picture.caption.shows[1:])) in page
+
+
+def test_the_portraits_are_those_the_study_names(tmp_path, monkeypatch):
+    portraits = gallery.find("phase_portraits")
+    monkeypatch.setattr(gallery, "FIGURES", (portraits,))
+    table, replicates = make_table()
+    record = {**RECORD, "study": {**RECORD["study"], "figures": {"portraits": ["B"]}}}
+    picture = report_data(write_results(tmp_path, table, replicates, record)).pictures[0]
+    view, source = View.of(table, replicates), f"{tmp_path.name}/qk.csv"
+    assert picture.caption == portraits.caption(view, source, checkpoints=["B"])
+    assert picture.caption != portraits.caption(view, source)
+
+
+def test_the_same_results_give_the_same_page(results, one_figure):
+    first = write_report(results).read_bytes()
+    assert write_report(results).read_bytes() == first
+
+
+# In a browser
+
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if executable is None:
+        reason = "no browser found: install chromium or google-chrome and put it on the PATH"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=executable, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+class Visit:
+    """A page opened from disk, with what it asked for and complained about."""
+
+    def __init__(self, browser, path, **options):
+        self.requests, self.complaints = [], []
+        self.page = browser.new_page(**options)
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss()))
+        self.page.goto(path.resolve().as_uri())
+
+    def column(self, table, index):
+        """Texts of one column of a table, without the notes under them."""
+        script = (
+            """(table, index) => [...table.tBodies[0].rows].map((row) => row.cells[index].firstChild.textContent)"""
+        )
+        return self.page.locator(table).evaluate(script, index)
+
+    def sort(self, table, index):
+        """Click on a column's header and return its `aria-sort`."""
+        header = self.page.locator(f"{table} th").nth(index)
+        header.locator("button").click()
+        return header.get_attribute("aria-sort")
+
+
+@pytest.fixture(scope="module")
+def visit(browser, results, data):
+    (results / "report.html").write_text(render(data), encoding="utf-8")
+    opened = Visit(browser, results / "report.html", viewport={"width": 1280, "height": 900})
+    yield opened
+    opened.page.close()
+
+
+def test_nothing_leaves_the_page_and_every_picture_loads(visit, data):
+    assert visit.complaints == []
+    assert visit.requests
+    assert all(url.startswith(("file://", "data:")) for url in visit.requests)
+    widths = visit.page.eval_on_selector_all("img", "images => images.map((image) => image.naturalWidth)")
+    assert widths == [picture.width for picture in data.pictures]
+    assert min(widths) > 0
+
+
+def test_a_click_sorts_a_table(visit, data):
+    table = "#tables .scroll:nth-of-type(1) table.sortable"
+    before = visit.column(table, 2)
+    by_value = [row[2].text for row in sorted(data.grids[0].rows, key=lambda row: row[2].key)]
+    assert visit.sort(table, 2) == "ascending"
+    assert visit.column(table, 2) == by_value
+    assert visit.sort(table, 2) == "descending"
+    assert visit.column(table, 2) == by_value[::-1]
+    assert visit.sort(table, 0) == "ascending"
+    assert visit.column(table, 2) == before
+    assert visit.page.locator(f"{table} th").nth(2).get_attribute("aria-sort") == "none"
+
+
+def test_heads_are_chosen_filtered_sorted_and_paged(visit, results):
+    page, table = visit.page, "#heads table"
+    status, choose = page.locator("#heads [role=status]"), page.locator("#heads select")
+    last = pc0_of(results, "three")
+    assert set(visit.column(table, 0)) == {"C"}
+    assert status.text_content() == "1 to 50 of 96 rows"
+
+    page.locator("#heads button[name=next]").click()
+    assert status.text_content() == "51 to 96 of 96 rows"
+    assert page.locator("#heads button[name=next]").is_disabled()
+
+    # With the keyboard, as with the mouse.
+    header = page.locator(f"{table} th").nth(8)
+    header.locator("button").press("Enter")
+    assert header.get_attribute("aria-sort") == "ascending"
+    expected = [f"{value:z.3f}".replace("-", "−") for value in sorted(last["r_k"].round(5))]
+    assert visit.column(table, 8) == expected[:50]
+
+    page.locator("#heads input").fill("nope discordant")
+    assert status.text_content().endswith(f" of {((last['layer'] % 4 == 3) & (last['r_k'] < 0)).sum()} rows")
+    page.locator("#heads input").fill("L2H3")
+    assert visit.column(table, 1) == ["2"]
+    choose.select_option("")
+    assert sorted(visit.column(table, 0)) == ["A", "B", "C"]
+    # The head without a correlation comes last whichever way the column is sorted.
+    for direction in ("descending", "ascending"):
+        assert visit.sort(table, 8) == direction
+        assert visit.column(table, 8)[-1] == MISSING
+    page.locator("#heads input").fill("nothing")
+    assert status.text_content() == "No head fits the filter."
+    assert visit.complaints == []
+
+
+def test_a_picture_opens_in_full_and_closes(visit):
+    visit.page.locator("button.enlarge").first.click()
+    assert visit.page.locator("dialog img").is_visible()
+    visit.page.keyboard.press("Escape")
+    visit.page.wait_for_selector("dialog", state="detached")
+
+
+def test_a_phone_never_scrolls_sideways(browser, visit, results):
+    phone = Visit(browser, results / "report.html", viewport={"width": 390, "height": 844}, color_scheme="dark")
+    assert phone.page.evaluate("document.documentElement.scrollWidth") == 390
+    background = phone.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background != visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    detail = phone.page.locator("details.more").first
+    assert detail.get_attribute("open") is None
+    detail.locator("summary").click()
+    assert detail.locator("p, li").first.is_visible()
+    assert phone.page.evaluate("document.documentElement.scrollWidth") == 390
+    assert phone.complaints == []
+    phone.page.close()
+
+
+def test_print_leaves_controls_out(visit):
+    visit.page.emulate_media(media="print")
+    assert not visit.page.locator("#heads form").is_visible()
+    assert not visit.page.locator("nav").is_visible()
+    assert visit.page.locator("details.more li").first.is_visible()
+    assert visit.page.locator("figure").first.evaluate("figure => getComputedStyle(figure).breakInside") == "avoid"
+    visit.page.emulate_media(media="screen")
+
+
+def test_hostile_labels_do_not_run(browser, tmp_path, no_figures):
+    table, replicates = make_table((("one", HOSTILE, HOSTILE), ("two", "<img src=x onerror=alert(2)>", "end")))
+    path = write_report(write_results(tmp_path, table, replicates, hostile_record()))
+    opened = Visit(browser, path)
+    opened.page.locator("#heads select").select_option("")
+    assert opened.complaints == []
+    assert opened.page.locator("img").count() == 0
+    assert opened.page.locator("h1").text_content() == "hostile"
+    assert HOSTILE in opened.page.locator("#made").text_content()
+    assert opened.column("#heads table", 0)[0] == HOSTILE
+    opened.page.close()

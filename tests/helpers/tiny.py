@@ -1,0 +1,67 @@
+"""A tiny model, its tokenizer and its texts."""
+
+import random
+from pathlib import Path
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+WORDS = [
+    "rope",
+    "walk",
+    "head",
+    "key",
+    "query",
+    "position",
+    "angle",
+    "layer",
+    "token",
+    "yarn",
+    "strand",
+    "fibre",
+    "knot",
+]
+
+DOCUMENTS, CONTEXT = 6, 64
+"""Shape of the random documents that the tiny model is run on."""
+
+
+def make_texts(count: int, words: int = 400, seed: int = 0) -> list[str]:
+    """Texts of so many words."""
+    generator = random.Random(seed)
+    return [" ".join(generator.choices(WORDS, k=words)) for _ in range(count)]
+
+
+def save_tokenizer(folder: Path) -> None:
+    """Write a byte-level tokenizer of 300 tokens that knows the words of `make_texts`."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<eos>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(make_texts(5), trainer)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained(folder)
+
+
+def tiny_smollm3(**changes: object) -> transformers.PreTrainedModel:
+    """A random SmolLM3 of five layers (layer 3 without RoPE), four query heads, two key heads, head_dim 16."""
+    settings = {
+        "vocab_size": 300,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 5,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "pad_token_id": 0,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        **changes,
+    }
+    torch.manual_seed(0)
+    return transformers.SmolLM3ForCausalLM(transformers.SmolLM3Config(**settings)).eval()

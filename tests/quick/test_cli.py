@@ -1,0 +1,145 @@
+"""The command line, run in-process: what it prints, and one line for a mistake."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import ropewalk
+from helpers.command import Run
+from ropewalk.cli import cli, main
+
+
+def test_version(run: Run) -> None:
+    assert run("--version") == (0, f"ropewalk {ropewalk.__version__}\n", "")
+
+
+@pytest.mark.parametrize("name", list(cli.commands))
+def test_every_command_has_help_with_an_example(run: Run, name: str) -> None:
+    code, out, _ = run(name, "--help")
+    assert code == 0
+    assert f"ropewalk {name}" in out.split("Example:")[1]
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """Half a second is not a test; what would take it is."""
+    code = (
+        "import sys\nfrom ropewalk.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        "print([m for m in ('torch', 'transformers', 'numpy', 'pandas', 'matplotlib', 'pydantic') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "[]"
+
+
+def test_light_parts_do_not_load_torch() -> None:
+    modules = [
+        "analysis",
+        "figures",
+        "report",
+        "compare",
+        "summary.view",
+        "tables",
+        "geometry.pca",
+        "capture.vectors",
+        "results",
+        "record",
+    ]
+    code = (
+        f"import sys, {', '.join(f'ropewalk.{module}' for module in modules)}\n"
+        "print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[]"
+
+
+def test_the_python_api_is_about_ten_names() -> None:
+    for name in ropewalk.__all__:
+        assert getattr(ropewalk, name) is not None
+    assert len(ropewalk.__all__) <= 13
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = ropewalk.nothing
+
+
+def test_a_mistake_is_one_line_and_exit_2(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("run", str(tmp_path / "none.yaml"))
+    assert (code, out) == (2, "")
+    assert err == f"ropewalk: no study at {tmp_path / 'none.yaml'}: give the path of a YAML file\n"
+    code, _, err = run("analyze", str(tmp_path))
+    assert code == 2
+    assert "is not a results folder" in err
+    assert run("figures", str(tmp_path))[0] == 2
+    assert run("frobnicate")[0] == 2
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("ropewalk.study.load_study", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["run", str(tmp_path / "study.yaml")])
+
+
+def test_an_interrupt_says_that_nothing_is_lost(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupt(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ropewalk.study.load_study", interrupt)
+    code, _, err = run("run", str(tmp_path / "study.yaml"))
+    assert (code, err.strip()) == (130, "ropewalk: stopped; the same command goes on where it was")
+
+
+def test_too_few_documents_stop_before_a_model_loads(
+    run: Run, study_data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study_data["corpus"]["documents"] = 50
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study_data))
+    monkeypatch.setattr("ropewalk.capture.run.load_model", lambda *_: pytest.fail("a model was loaded"))
+    code, _, err = run("run", str(tmp_path / "study.yaml"))
+    assert code == 2
+    assert "only 12 documents of the corpus have 96 tokens and 50 are asked for" in err
+
+
+def test_inspect_and_doctor(run: Run, model_folder: Path, tmp_path: Path) -> None:
+    code, out, _ = run("inspect", str(model_folder))
+    assert code == 0
+    rows = [line.split() for line in out.splitlines()[2:]]
+    assert [row[4] for row in rows] == ["RoPE", "RoPE", "RoPE", "NoPE", "RoPE"]
+    assert rows[0] == ["0", "4", "2", "16", "RoPE", "100%", "-"]
+    code, out, _ = run("doctor", str(model_folder))
+    assert code == 0
+    assert [line[:4] for line in out.splitlines()] == ["ok  "] * 5
+    code, _, err = run("inspect", str(tmp_path / "nowhere"))
+    assert code == 2
+    assert "there is no" in err
+
+
+def test_checkpoints_lists_audits_and_writes_a_study(run: Run, serve: Callable[..., Any], tmp_path: Path) -> None:
+    files = {"config.json": b'{"model_type": "gpt_neox", "max_position_embeddings": 2048}', "tokenizer.json": b"{}"}
+    branches = {f"step{n}": {**files, "model.safetensors": b"%d" % (n // 2)} for n in (1, 2, 3)}
+    serve({"org/pythia": {**branches, "main": files}})
+    code, out, _ = run("checkpoints", "org/pythia", "--output", str(tmp_path / "study.yaml"), "--context", "512")
+    assert code == 0
+    assert "identical" in out
+    study = yaml.safe_load((tmp_path / "study.yaml").read_text())
+    assert [checkpoint["revision"] for checkpoint in study["checkpoints"]] == ["step1", "step2", "step3"]
+    assert study["defaults"]["context"] == 512
+    code, out, _ = run("checkpoints", "org/pythia", "--no-audit", "--log-spaced", "2")
+    assert code == 0
+    assert "step2" not in out
+    code, _, err = run("checkpoints", "org/nothing")
+    assert (code, len(err.splitlines())) == (2, 1)
+
+
+def test_demo_and_train_call_what_they_say(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    called: list[Any] = []
+    monkeypatch.setattr("ropewalk.pipeline.run_study", lambda study: called.append(study) or study.folder)
+    code, out, _ = run("demo", "--results", str(tmp_path / "here"))
+    assert (code, called[0].name, called[0].folder) == (0, "miniature", tmp_path / "here")
+    assert str(tmp_path / "here" / "report.html") in out
+    monkeypatch.setattr("ropewalk.train.train", lambda *arguments, **options: called.append((arguments, options)))
+    assert run("train", "--output", str(tmp_path / "model"), "--device", "cpu")[0] == 0
+    assert called[1][0] == (None, tmp_path / "model")
+    assert called[1][1]["device"] == "cpu"

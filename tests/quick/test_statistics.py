@@ -1,0 +1,65 @@
+"""Statistics by name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ropewalk
+from helpers.paths import ROOT
+from ropewalk.errors import RopewalkError
+from ropewalk.statistics import registry
+
+NORMS = ROOT / "docs/examples/norms.py"
+
+
+@pytest.fixture(autouse=True)
+def _registered_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+
+
+def test_the_page_shows_the_file() -> None:
+    page = (ROOT / "docs/statistics.md").read_text()
+    assert f"```python\n{NORMS.read_text().rstrip()}\n```" in page
+    assert len(NORMS.read_text().splitlines()) <= 35
+
+
+def test_an_unknown_statistic_is_said_before_anything_is_read(study_data: dict[str, Any]) -> None:
+    study_data["capture"] = {"statistics": ["moment"]}
+    from ropewalk.capture.jobs import prepare_jobs
+    from ropewalk.study import parse_study
+
+    with pytest.raises(RopewalkError, match="no statistic is called 'moment': did you mean `moments`"):
+        prepare_jobs(parse_study(study_data))
+
+
+def test_moments_are_always_captured(study_data: dict[str, Any]) -> None:
+    from ropewalk.study import parse_study
+
+    study_data["capture"] = {"statistics": ["sample"]}
+    assert list(parse_study(study_data).capture.statistics) == ["moments", "sample"]
+    study_data["capture"] = {"statistics": {"sample": {"rate": 0.5}, "moments": None}}
+    assert parse_study(study_data).capture.statistics == {"moments": {}, "sample": {"rate": 0.5}}
+
+
+def test_registering() -> None:
+    class Empty(ropewalk.Statistic):
+        pass
+
+    with pytest.raises(RopewalkError, match=r"there is a statistic 'moments' already: give .*Empty another name"):
+        ropewalk.register("moments")(Empty)
+    with pytest.raises(RopewalkError, match="cannot be called 'My stat': use lower-case letters"):
+        ropewalk.register("My stat")
+    ropewalk.register("empty")(Empty)
+    assert ropewalk.register("empty")(Empty) is Empty
+    assert registry.find("empty") is Empty
+    with pytest.raises(NotImplementedError, match="'empty' defines neither observe"):
+        Empty().observe(None)  # type: ignore[arg-type]
+
+
+def test_plugins_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(RopewalkError, match=r"no plugin at .*: give the path of a Python file"):
+        registry.load_plugin(tmp_path / "none.py")
+    (tmp_path / "text.txt").write_text("x")
+    with pytest.raises(RopewalkError, match="is not a Python file"):
+        registry.load_plugin(tmp_path / "text.txt")

@@ -1,0 +1,152 @@
+"""Studies: what is accepted, and the sentence for what is not."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from helpers.paths import ROOT
+from ropewalk.capture.settings import choose_heads
+from ropewalk.errors import RopewalkError
+from ropewalk.models.layout import AttentionLayer, Layout
+from ropewalk.study import load_study, parse_study
+
+
+def minimal(**changes: Any) -> dict[str, Any]:
+    return {"name": "s", "checkpoints": [{"repo": "owner/name", "context": 64}], **changes}
+
+
+def with_checkpoint(**changes: Any) -> dict[str, Any]:
+    return minimal(checkpoints=[{"repo": "owner/name", "context": 64, **changes}])
+
+
+def test_a_minimal_study_has_sensible_defaults() -> None:
+    study = parse_study(minimal())
+    checkpoint = study.checkpoints[0]
+    assert (checkpoint.name, checkpoint.label, checkpoint.bucket) == ("name", "name", 4)
+    assert study.folder == Path("results/s")
+    assert study.corpus.source == "python-stdlib"
+    assert not checkpoint.trust_remote_code
+
+
+def test_defaults_are_merged_and_names_come_from_revisions() -> None:
+    data = {
+        "name": "s",
+        "defaults": {"repo": "o/n", "context": 32, "dtype": "float16"},
+        "checkpoints": [{"revision": "r1"}, {"revision": "r2", "context": 64}],
+    }
+    first, second = parse_study(data).checkpoints
+    assert (first.name, first.context, second.context, second.dtype) == ("r1", 32, 64, "float16")
+
+
+def test_random_weights_get_a_name_of_their_own() -> None:
+    data = {"name": "s", "defaults": {"repo": "o/n", "context": 32}, "checkpoints": [{}, {"random_weights": True}]}
+    assert [c.name for c in parse_study(data).checkpoints] == ["n", "n-random"]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (minimal(corpse={}), "the study: corpse is not a known key: did you mean `corpus`?"),
+        (with_checkpoint(contxt=3), "checkpoints.0.contxt is not a known key: did you mean `context`?"),
+        (minimal(checkpoints=[{"repo": "o/n"}]), "checkpoints.0.context is missing: add it"),
+        (with_checkpoint(context="long"), "checkpoints.0.context is 'long': input should be a valid integer"),
+        (with_checkpoint(context=0), "checkpoints.0.context is 0: input should be greater than 1"),
+        (
+            with_checkpoint(dtype="int8"),
+            "checkpoints.0.dtype is 'int8': input should be 'auto', 'float32', 'bfloat16' or 'float16'",
+        ),
+        (
+            with_checkpoint(overrides={"max_position_embeddings": 32}),
+            "context 64 is longer than overrides.max_position_embeddings 32",
+        ),
+        (minimal(checkpoints=[]), "checkpoints is []: input should have at least 1 item"),
+        (
+            minimal(checkpoints=[{"repo": "o/n", "context": 8}, {"repo": "o/n", "context": 8}]),
+            "two checkpoints have the name 'n'",
+        ),
+        (
+            minimal(
+                checkpoints=[{"repo": "o/a", "context": 8, "label": "x"}, {"repo": "o/b", "context": 8, "label": "x"}]
+            ),
+            "two checkpoints have the label 'x'",
+        ),
+        (minimal(name="a/b"), "name is 'a/b'"),
+        (minimal(corpus={"source": "files"}), "source `files` needs `paths`"),
+        (minimal(corpus={"source": "dataset"}), "source `dataset` needs `repo`"),
+        (minimal(capture={"heads": 0}), "must be a positive number or `all`"),
+        (minimal(capture={"skip_first": 63}), "skip_first 63 leaves nothing of the context 64"),
+        (minimal(figures={"portraits": ["nobody"]}), "figures.portraits names 'nobody', which is no checkpoint"),
+        (minimal(checkpoints=[{"context": 8}]), "give `repo` (a model) or `source`"),
+        (
+            minimal(checkpoints=[{"repo": "./nowhere", "context": 8}]),
+            "repo of checkpoint 'nowhere' is missing: there is no nowhere",
+        ),
+        (minimal(defaults=[1]), "`defaults` is a mapping of fields"),
+        (with_checkpoint(name=".."), "name '..' cannot be a folder's name"),
+        (minimal(capture={"pairs": []}), "capture.pairs is []"),
+        (
+            minimal(
+                checkpoints=[{"repo": "o/a", "context": 8, "name": "A"}, {"repo": "o/b", "context": 8, "name": "a"}]
+            ),
+            "two checkpoints have the name 'a'",
+        ),
+        ([1, 2], "a study is a mapping with `name` and `checkpoints`"),
+    ],
+)
+def test_mistakes_are_named(data: Any, message: str) -> None:
+    with pytest.raises(RopewalkError, match=re.escape(message)):
+        parse_study(data)
+
+
+def test_every_mistake_is_listed() -> None:
+    with pytest.raises(RopewalkError) as caught:
+        parse_study({"name": "s", "checkpoints": [{"repo": "o/n", "context": -1, "steps": 3}]})
+    assert "context is -1" in str(caught.value)
+    assert "steps is not a known key" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_a_missing_file_and_bad_yaml_are_said(tmp_path: Path) -> None:
+    with pytest.raises(RopewalkError, match="no study at"):
+        load_study(tmp_path / "none.yaml")
+    (tmp_path / "bad.yaml").write_text("a: [1")
+    with pytest.raises(RopewalkError, match="not valid YAML"):
+        load_study(tmp_path / "bad.yaml")
+
+
+def test_yaml_is_loaded_safely(tmp_path: Path) -> None:
+    (tmp_path / "evil.yaml").write_text("name: !!python/object/apply:os.getcwd []")
+    with pytest.raises(RopewalkError, match="not valid YAML"):
+        load_study(tmp_path / "evil.yaml")
+
+
+def test_folders_are_relative_to_the_study_file(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "study.yaml").write_text(
+        yaml.safe_dump({"name": "s", "checkpoints": [{"repo": "model", "context": 8}]})
+    )
+    assert load_study(tmp_path / "study.yaml").checkpoints[0].repo == str(tmp_path / "model")
+
+
+def test_the_published_study() -> None:
+    study = load_study(ROOT / "configs" / "smollm3_training_progress.yaml")
+    assert study.folder == Path("results/smollm3_training_progress")
+    published = (ROOT / "src/ropewalk/data/published/smollm3/checkpoints.csv").read_text().splitlines()
+    header = published[0].split(",")
+    assert len(study.checkpoints) == len(published) - 1 == 10
+    for checkpoint, line in zip(study.checkpoints, published[1:], strict=True):
+        row = dict(zip(header, line.split(","), strict=True))
+        assert checkpoint.name == checkpoint.revision == row["checkpoint"]
+        assert (checkpoint.label, checkpoint.phase, checkpoint.step) == (row["label"], row["phase"], int(row["step"]))
+        assert checkpoint.context == checkpoint.overrides["max_position_embeddings"] == int(row["context"])
+        assert checkpoint.bucket == int(row["bucket_size"])
+        assert checkpoint.overrides["rope_theta"] == int(row["rope_theta"])
+        assert checkpoint.tokenizer == "HuggingFaceTB/SmolLM3-3B"
+    # 36 layers of 16 heads, as the model has them; the sample of 300 holds 73 heads of the layers without RoPE.
+    layers = tuple(AttentionLayer(i, i, 16, 4, 128, 0.0 if i % 4 == 3 else 1.0, None) for i in range(36))
+    heads = choose_heads(Layout("smollm3", 36, layers, False), study.capture)
+    assert len(heads) == 300
+    assert sum(head.layer % 4 == 3 for head in heads) == 73
