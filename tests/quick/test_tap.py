@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +15,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from helpers.collecting import collected
 from helpers.model_types import TOKENS, tiny_config, tiny_model
+from ropewalk.capture.shards import ShardSums
 from ropewalk.errors import RopewalkError
+from ropewalk.models.layout import Layout
 from ropewalk.models.loading import model_class
 from ropewalk.models.probe import probe_tokens, read_layout
 from ropewalk.models.tap import Call, Finished, dispatches, rotary_inputs, tap
@@ -111,15 +114,66 @@ def test_taps_nest() -> None:
     assert state_of(registry_of(model)) == before
 
 
-def test_another_model_under_the_tap_is_seen_by_its_own_modules_only_when_it_runs() -> None:
-    """Registries are shared: a viewer tells models apart by the modules that call."""
+def test_another_model_under_the_same_entry_is_not_seen() -> None:
+    """Registries are shared by all models: only calls of the tapped model's own modules count."""
     first, second = tiny_model("llama"), tiny_model("qwen3")
     calls: list[Call] = []
     with tap(first, calls.append):
         run(first)
         run(second)
     modules = set(first.modules())
-    assert [call.module in modules for call in calls] == [True] * 4 + [False] * 4
+    assert [call.module in modules for call in calls] == [True] * 4
+
+
+def test_taps_can_be_left_in_any_order() -> None:
+    first, second = tiny_model("llama"), tiny_model("qwen3")
+    before = state_of(registry_of(first))
+    one: list[Call] = []
+    other: list[Call] = []
+    outer, inner = tap(first, one.append), tap(second, other.append)
+    outer.__enter__()
+    inner.__enter__()
+    outer.__exit__(None, None, None)
+    run(first)
+    run(second)
+    assert (len(one), len(other)) == (0, 4)
+    inner.__exit__(None, None, None)
+    run(second)
+    assert len(other) == 4
+    assert state_of(registry_of(first)) == before
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["two models", "one model"])
+def test_threads_do_not_see_each_other(shared: bool) -> None:
+    """Two threads that measure at once get the moments that each gets alone, and the registry is as it was."""
+    first = tiny_model("llama")
+    models = [first, first if shared else tiny_model("qwen3")]
+    before = state_of(registry_of(first))
+    documents = [np.random.default_rng(seed).integers(3, 60, (6, 32)) for seed in (1, 2)]
+    # Measuring a layout puts hooks on the model itself, which two threads cannot do at once to one model.
+    work = [(model, tokens, read_layout(model)) for model, tokens in zip(models, documents, strict=True)]
+
+    def measured(part: tuple[Any, np.ndarray, Layout]) -> ShardSums:
+        model, tokens, layout = part
+        return collected(model, tokens, MomentSums(), layout=layout)
+
+    alone = [measured(part) for part in work]
+    for _ in range(3):
+        with ThreadPoolExecutor(2) as pool:
+            together = list(pool.map(measured, work))
+        for expected, found in zip(alone, together, strict=True):
+            for key, arrays in expected.items():
+                for name, array in arrays.items():
+                    np.testing.assert_array_equal(found[key][name], array)
+    assert state_of(registry_of(first)) == before
+
+
+def test_a_tap_sees_its_model_run_by_another_thread() -> None:
+    model = tiny_model("llama")
+    calls: list[Call] = []
+    with tap(model, calls.append), ThreadPoolExecutor(1) as pool:
+        pool.submit(run, model).result()
+    assert len(calls) == 4
 
 
 def test_finished_ends_the_pass_and_nothing_later_runs() -> None:

@@ -1,12 +1,15 @@
 """The tap: seeing the queries and keys that attention uses, without touching a model's code.
 
 transformers' models fetch their attention function by name from a registry. For the time of a `with` block the entry
-that a model uses is wrapped; leaving the block restores it. Swapping an entry in place, rather than registering a new
-name, leaves masks and every branch on the name as they are.
+that a model uses is wrapped; when the last such block is left, in whatever order, the entry is what it was. Swapping an
+entry in place, rather than registering a new name, leaves masks and every branch on the name as they are. Entries are
+shared by all models of the process, so a wrapper counts only the calls of its own model's modules (and, where several
+threads tap one model, those of its own thread).
 """
 
 import functools
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
@@ -19,6 +22,7 @@ from transformers import AutoConfig
 AttentionFunction = Callable[..., Any]
 REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 EAGER = "eager_attention_forward"
+ROTARY = "apply_rotary_pos_emb"
 
 
 class Call(NamedTuple):
@@ -66,16 +70,13 @@ def tap(model: nn.Module, view: Callable[[Call], None]) -> Iterator[None]:
 
 @contextmanager
 def replaced_attention(model: nn.Module, wrap: Callable[[AttentionFunction], AttentionFunction]) -> Iterator[None]:
-    """While the block runs, each attention function that `model` fetches from a registry is `wrap(function)`."""
-    with ExitStack() as undo:
+    """While the block runs, each attention function that `model` fetches from a registry is `wrap(function)` for it."""
+    modules = frozenset(model.modules())
+    with ExitStack() as stack:
         for registry, name in _entries(model):
             # An instance's own entries stand before the ones shared by all registries; only the former are touched.
-            own = registry._local_mapping
-            undo.callback(_restore, own, name, own.get(name))
-            if name in registry:
-                registry[name] = wrap(registry[name])
-            else:
-                registry[name] = wrap(_eager)
+            find = functools.partial(registry.get, name, _eager)
+            stack.enter_context(_wrapped(registry._local_mapping, name, find, wrap, modules))
         yield
 
 
@@ -122,13 +123,85 @@ def rotary_inputs(model: nn.Module) -> Iterator[list[tuple[torch.Tensor, torch.T
         return rotate
 
     sources = {source for module in model.modules() for source in _sources(type(module))}
-    with ExitStack() as undo:
+    with ExitStack() as stack:
         for source in sources:
-            function = source.__dict__.get("apply_rotary_pos_emb")
-            if function is not None:
-                undo.callback(setattr, source, "apply_rotary_pos_emb", function)
-                source.__dict__["apply_rotary_pos_emb"] = recording(function)
+            if ROTARY in source.__dict__:
+                find = functools.partial(source.__dict__.get, ROTARY)
+                stack.enter_context(_wrapped(source.__dict__, ROTARY, find, recording, None))
         yield seen
+
+
+class _Layer(NamedTuple):
+    """One wrapper of a shared function: the modules whose calls it counts (None: any), and the thread it is for."""
+
+    wrap: Callable[[AttentionFunction], AttentionFunction]
+    modules: frozenset[nn.Module] | None
+    thread: int
+
+    def owns(self, module: Any) -> bool:
+        """Whether a call with this first argument is one of its model's."""
+        return self.modules is None or module in self.modules
+
+
+class _Slot:
+    """A function in a mapping that several wrappers share: put back when the last of them is gone, in any order."""
+
+    def __init__(self, mapping: dict[str, Any], name: str, original: AttentionFunction) -> None:
+        self._mapping, self._name = mapping, name
+        self._before = mapping.get(name)
+        self.layers: tuple[_Layer, ...] = ()
+
+        @functools.wraps(original)
+        def shared(*args: Any, **options: Any) -> Any:
+            # `layers` is replaced as a whole, so that a call sees one state of it whatever other threads do.
+            function, thread = original, threading.get_ident()
+            module = args[0] if args else options.get("module")
+            owning = [layer for layer in self.layers if layer.owns(module)]
+            mine = [layer for layer in owning if layer.thread == thread]
+            for layer in mine or owning:
+                function = layer.wrap(function)
+            return function(*args, **options)
+
+        mapping[name] = shared
+
+    def restore(self) -> None:
+        """Put back what was there."""
+        if self._before is None:
+            self._mapping.pop(self._name, None)
+        else:
+            self._mapping[self._name] = self._before
+
+
+_slots: dict[tuple[int, str], _Slot] = {}
+_lock = threading.Lock()
+
+
+@contextmanager
+def _wrapped(
+    mapping: dict[str, Any],
+    name: str,
+    find: Callable[[], Any],
+    wrap: Callable[[AttentionFunction], AttentionFunction],
+    modules: frozenset[nn.Module] | None,
+) -> Iterator[None]:
+    """While the block runs, `mapping[name]` is wrapped for calls of these modules; later wrappers are further out.
+
+    `find` gives the function that is called without wrappers, asked for while nobody else changes it.
+    """
+    key, layer = (id(mapping), name), _Layer(wrap, modules, threading.get_ident())
+    with _lock:
+        if key not in _slots:
+            _slots[key] = _Slot(mapping, name, find())
+        slot = _slots[key]
+        slot.layers = (*slot.layers, layer)
+    try:
+        yield
+    finally:
+        with _lock:
+            slot.layers = tuple(one for one in slot.layers if one is not layer)
+            if not slot.layers:
+                slot.restore()
+                del _slots[key]
 
 
 def _entries(model: nn.Module) -> list[tuple[Any, str]]:
@@ -156,10 +229,3 @@ def _eager(module: nn.Module, *args: Any, **options: Any) -> Any:
         if hasattr(source, EAGER):
             return getattr(source, EAGER)(module, *args, **options)
     raise RuntimeError(f"{type(module).__name__} has no {EAGER} beside it")
-
-
-def _restore(own: dict[str, AttentionFunction], name: str, before: AttentionFunction | None) -> None:
-    if before is None:
-        own.pop(name, None)
-    else:
-        own[name] = before
