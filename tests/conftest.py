@@ -11,16 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import transformers
 
 from helpers.command import Run, exit_code
-from helpers.hub import HubStandIn
-from helpers.tiny import make_texts, save_tokenizer, tiny_smollm3
-
-torch.set_num_threads(1)
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
 
 ROOMS = {"quick": (), "model_types": ("models", "slow"), "end_to_end": ("slow",), "packaging": ("slow",)}
 """Folders of tests, and the markers of all tests in them."""
@@ -39,8 +31,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(marker)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_quiet_thread() -> None:
+    # Imported here and not above: the process that hands out the tests need not wait for them.
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+
+
 @pytest.fixture(scope="session")
 def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from helpers.tiny import save_tokenizer
+
     folder = tmp_path_factory.mktemp("tokenizer")
     save_tokenizer(folder)
     return folder
@@ -48,11 +53,15 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tokenizer(tokenizer_folder: Path) -> Any:
+    import transformers
+
     return transformers.AutoTokenizer.from_pretrained(tokenizer_folder)
 
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from helpers.tiny import tiny_smollm3
+
     folder = tmp_path_factory.mktemp("model")
     tiny_smollm3().save_pretrained(folder)
     return folder
@@ -60,6 +69,8 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def texts_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from helpers.tiny import make_texts
+
     folder = tmp_path_factory.mktemp("texts")
     for number, text in enumerate(make_texts(12)):
         (folder / f"{number:02d}.txt").write_text(text)
@@ -103,11 +114,13 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., HubStandIn]]:
+def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Serve repositories on loopback as the hub that the client talks to."""
+    from helpers.hub import HubStandIn
+
     with ExitStack() as stack:
 
-        def start(repos: dict[str, dict[str, dict[str, bytes]]], **options: Any) -> HubStandIn:
+        def start(repos: dict[str, dict[str, dict[str, bytes]]], **options: Any) -> Any:
             hub = stack.enter_context(HubStandIn(repos, **options))
             hub.connect(monkeypatch, tmp_path / "cache")
             return hub
