@@ -102,6 +102,16 @@ def study_data(model_folder: Path, tokenizer_folder: Path, texts_folder: Path, t
 
 
 @pytest.fixture
+def registry_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is forgotten afterwards; the package's own statistics stay."""
+    from ropewalk.statistics import registry
+
+    for name in registry.BUILT_IN:
+        registry.find(name)
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+
+
+@pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
     """Run a command in-process: (exit code, standard output, standard error)."""
 

@@ -16,15 +16,12 @@ from helpers.paths import ROOT
 from helpers.tiny import tiny_smollm3
 from ropewalk.cli import main
 from ropewalk.models.tap import Call, tap
-from ropewalk.statistics import registry
 from ropewalk.study import load_study
 
 NORMS = ROOT / "docs/examples/norms.py"
 
 
-@pytest.fixture(autouse=True)
-def _registered_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+pytestmark = pytest.mark.usefixtures("registry_as_before")
 
 
 def test_a_statistic_of_ones_own_goes_through_a_whole_run(study_data: dict[str, Any], tmp_path: Path) -> None:

@@ -13,9 +13,7 @@ from ropewalk.statistics import registry
 NORMS = ROOT / "docs/examples/norms.py"
 
 
-@pytest.fixture(autouse=True)
-def _registered_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+pytestmark = pytest.mark.usefixtures("registry_as_before")
 
 
 def test_the_page_shows_the_file() -> None:
