@@ -77,7 +77,7 @@ def measure(
                 provenances.append(Provenance(_model_mark(model), tokens_fingerprint(rows, part), fingerprint))
     options = {one.name: one.model_dump(mode="json") for one in statistics}
     captured = MemoryCapture(layout, heads, scope, options, provenances, shards)
-    return from_captures({label: captured}, study)
+    return from_captures({checkpoint.name: captured}, study)
 
 
 def _rows(documents: Iterable[Any], tokenizer: Any, context: int) -> Any:

@@ -79,7 +79,8 @@ def test_what_was_measured_is_in_the_tables(results: ropewalk.Results) -> None:
         ({"context": 1}, r"measure\(\): .*context is 1"),
         ({"shard": 3}, r"measure\(\): capture.shard is not a known key"),
         ({"statistics": ["norm"]}, "no statistic is called 'norm'"),
-        ({"statistics": {"sample": {"rates": 1}}}, "capture.statistics.sample.rates"),
+        ({"statistics": {"sample": {"rates": 1}}}, "capture.statistics.sample: rates is not a known key: .* `rate`"),
+        ({"statistics": {"sample": {"rate": 2}}}, "capture.statistics.sample: rate is 2: "),
     ],
 )
 def test_wrong_arguments_are_a_sentence(
@@ -95,6 +96,10 @@ def test_only_the_chosen_heads_and_their_keys(model: Any, tokens: np.ndarray, re
     assert sorted(set(zip(table["layer"], table["head"], table["k_head"], strict=True))) == [(1, 3, 1), (4, 0, 0)]
     merged = table.merge(results.table, on=["layer", "head", "pc"], suffixes=("", "_whole"))
     np.testing.assert_allclose(merged["r_q"], merged["r_q_whole"], atol=1e-9)
+
+
+def test_a_model_without_a_label_is_called_by_its_class(model: Any, tokens: np.ndarray) -> None:
+    assert ropewalk.measure(model, tokens, context=64, label="").view.lineup.names == ("SmolLM3ForCausalLM",)
 
 
 def test_a_model_in_training_stays_in_training(tokens: np.ndarray) -> None:

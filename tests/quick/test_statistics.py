@@ -1,7 +1,7 @@
 """Statistics by name."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -48,6 +48,8 @@ def test_registering() -> None:
         ropewalk.register("moments")(Empty)
     with pytest.raises(RopewalkError, match="cannot be called 'My stat': use lower-case letters"):
         ropewalk.register("My stat")
+    with pytest.raises(RopewalkError, match=r"cannot be called 'heads': .* and not heads"):
+        ropewalk.register("heads")
     ropewalk.register("empty")(Empty)
     assert ropewalk.register("empty")(Empty) is Empty
     assert registry.find("empty") is Empty
@@ -61,3 +63,12 @@ def test_plugins_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("x")
     with pytest.raises(RopewalkError, match="is not a Python file"):
         registry.load_plugin(tmp_path / "text.txt")
+
+
+def test_two_statistics_cannot_give_the_same_column() -> None:
+    @ropewalk.register("mine")
+    class Mine(ropewalk.Statistic):
+        columns: ClassVar = {"r_q": "another r_q"}
+
+    with pytest.raises(RopewalkError, match="the statistics 'moments' and 'mine' both give 'r_q': leave one out"):
+        registry.build({"moments": {}, "mine": {}})

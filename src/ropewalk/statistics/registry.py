@@ -9,10 +9,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from ropewalk.errors import RopewalkError
 from ropewalk.statistics.base import Statistic
+from ropewalk.validation import validated
 
 BUILT_IN = {
     "moments": "ropewalk.statistics.moments",
@@ -24,6 +23,9 @@ BUILT_IN = {
 ENTRY_POINTS = "ropewalk.statistics"
 """Group of entry points by which an installed package offers statistics: name = module."""
 
+RESERVED = ("heads",)
+"""Names that shards use for something else."""
+
 _registered: dict[str, type[Statistic]] = {}
 _Class = TypeVar("_Class", bound=type[Statistic])
 
@@ -34,8 +36,11 @@ def register(name: str) -> Callable[[_Class], _Class]:
     >>> @register("norms")  # doctest: +SKIP
     ... class Norms(Statistic): ...
     """
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise RopewalkError(f"a statistic cannot be called {name!r}: use lower-case letters, digits and underscores")
+    if name in RESERVED or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise RopewalkError(
+            f"a statistic cannot be called {name!r}: use lower-case letters, digits and underscores, and not "
+            f"{' or '.join(RESERVED)}"
+        )
 
     def add(cls: _Class) -> _Class:
         known = _registered.get(name)
@@ -78,26 +83,22 @@ def find(name: str) -> type[Statistic]:
 
 def build(chosen: Mapping[str, Mapping[str, Any]]) -> list[Statistic]:
     """Statistics with their options, by name."""
-    built = []
-    for name, options in chosen.items():
-        cls = find(name)
-        try:
-            built.append(cls(**options))
-        except (ValidationError, TypeError) as error:
-            problems = error.errors() if isinstance(error, ValidationError) else []
-            where = ".".join(map(str, problems[0]["loc"])) if problems else ""
-            reason = problems[0]["msg"] if problems else "options are a mapping"
-            fields = ", ".join(cls.model_fields) or "none"
-            raise RopewalkError(
-                f"capture.statistics.{name}{'.' if where else ''}{where}: {reason}; its options are: {fields}"
-            ) from error
+    built = [validated(find(name), dict(options), f"capture.statistics.{name}") for name, options in chosen.items()]
+    givers: dict[str, str] = {}
+    for statistic in built:
+        for column in (*statistic.columns, *statistic.tables):
+            if givers.setdefault(column, statistic.name) != statistic.name:
+                raise RopewalkError(
+                    f"the statistics {givers[column]!r} and {statistic.name!r} both give {column!r}: leave one out, or "
+                    "rename it in the one that is yours"
+                )
     return built
 
 
 def table_names(statistics: Iterable[str]) -> list[str]:
     """Names of the further tables that statistics write; one that is not known here writes none that can be read."""
     known = [name for name in statistics if name in _registered or name in _offered()]
-    return [table for name in known for table in find(name).tables if table != "qk"]
+    return [table for name in known for table in find(name).tables]
 
 
 def _offered() -> dict[str, str]:
