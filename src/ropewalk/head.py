@@ -1,13 +1,13 @@
 """One head, looked at closely: its row, its components, its path through the context."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from ropewalk.errors import RopewalkError
 from ropewalk.geometry.moments import Floats
-from ropewalk.geometry.pca import combined_pca, eigenbasis, pooled_scatter
+from ropewalk.geometry.pca import describe, eigenbasis, pooled_scatter
 from ropewalk.statistics.base import Captured, LayerHeads, layers_of
 from ropewalk.statistics.moments import MomentSums, moments_of
 from ropewalk.statistics.profile import Profile, bucket_edges
@@ -66,9 +66,11 @@ def head_detail(heads: pd.DataFrame, captured: Captured | None, checkpoint: str,
     layer_heads = next(one for one in layers_of(captured.layout, captured.heads) if one.layer.layer == layer)
     index = layer_heads.heads.index(head)
     q, k = moments_of(MomentSums().merge(captured.parts(MomentSums.name, layer_heads)), layer_heads)
-    one = np.array([index])
-    spectrum, _ = eigenbasis(pooled_scatter(q[one], k[one]))
-    pca = combined_pca(q[one], k[one], captured.scope.components)
+    q, k = q[np.array([index])], k[np.array([index])]
+    scatter = pooled_scatter(q, k)
+    spectrum, basis = eigenbasis(scatter)
+    leading = captured.scope.components
+    pca = describe(q, k, scatter, spectrum[:, :leading], basis[:, :, :leading])
     total = spectrum.sum()
     detail = HeadDetail(
         checkpoint,
@@ -99,17 +101,7 @@ def _with_path(detail: HeadDetail, captured: Captured, heads: LayerHeads, index:
             "k": mean_k @ detail.components[0],
         }
     )
-    return HeadDetail(
-        detail.checkpoint,
-        detail.layer,
-        detail.head,
-        detail.row,
-        detail.spectrum,
-        detail.components,
-        path,
-        mean_q,
-        mean_k,
-    )
+    return replace(detail, path=path, mean_q=mean_q, mean_k=mean_k)
 
 
 def _listed(numbers: list[int]) -> str:

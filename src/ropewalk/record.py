@@ -16,6 +16,7 @@ from ropewalk._version import __version__
 from ropewalk.errors import RopewalkError
 from ropewalk.files import write_text
 from ropewalk.study import Study
+from ropewalk.text import one_line
 
 RECORD = "study.yaml"
 FORMAT = 2
@@ -53,10 +54,9 @@ def read_record(results: Path) -> Record | None:
         text = path.read_text(encoding="utf-8")
         data = yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())[:200]
         raise RopewalkError(
-            f"{path} cannot be read ({reason}): run `ropewalk capture` on the study again, or delete it to look at "
-            "the tables without it"
+            f"{path} cannot be read ({one_line(error)}): run `ropewalk capture` on the study again, or delete it to "
+            "look at the tables without it"
         ) from error
     if not isinstance(data, Mapping):
         raise RopewalkError(f"{path} is damaged: it does not hold a study; run `ropewalk capture` again")

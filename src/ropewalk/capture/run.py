@@ -1,7 +1,6 @@
 """Computing the missing shards of a study."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import nn
 
@@ -12,6 +11,7 @@ from ropewalk.capture.shards import (
     StoredCapture,
     capture_folder,
     known_manifest,
+    model_facts,
     shard_path,
     write_manifest,
     write_shard,
@@ -70,7 +70,7 @@ def run_job(job: Job, capture: Capture, label: str, shards: Sequence[int] | None
         model = load_model(job.checkpoint, job.config)
         layout = read_layout(model)
         heads = choose_heads(layout, capture)
-        write_manifest(job.folder, manifest | _described(layout, heads))
+        write_manifest(job.folder, manifest | model_facts(layout, heads))
         if missing:
             _compute(job, capture, label, missing, model, layout, heads)
         del model
@@ -81,10 +81,6 @@ def run_job(job: Job, capture: Capture, label: str, shards: Sequence[int] | None
         captured = StoredCapture(job.folder, job.checkpoint.label)
         for statistic in job.statistics:
             statistic.publish(captured, job.folder)
-
-
-def _described(layout: Layout, heads: Sequence[Head]) -> dict[str, Any]:
-    return {"layout": layout.to_dict(), "heads": [list(head) for head in heads]}
 
 
 def _compute(

@@ -189,8 +189,7 @@ def write_capture(folder: Path, captured: "StoredCapture | MemoryCapture", check
     manifest = {
         "checkpoint": checkpoint,
         **manifest_facts(captured.scope, captured.provenances, build(captured.statistics)),
-        "layout": captured.layout.to_dict(),
-        "heads": [list(head) for head in captured.heads],
+        **model_facts(captured.layout, captured.heads),
     }
     write_manifest(folder, manifest)
     heads = layers_of(captured.layout, captured.heads)
@@ -210,6 +209,11 @@ def manifest_facts(scope: Scope, provenances: Sequence[Provenance], statistics: 
         "scope": asdict(scope),
         "statistics": described(statistics),
     }
+
+
+def model_facts(layout: Layout, heads: Sequence[Head]) -> dict[str, Any]:
+    """What a manifest says of a capture's model and the heads chosen of it."""
+    return {"layout": layout.to_dict(), "heads": [list(head) for head in heads]}
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from ropewalk.capture.shards import (
     Provenance,
     is_done,
     manifest_facts,
+    model_facts,
     shard_path,
     split_documents,
     write_manifest,
@@ -47,8 +48,7 @@ def capture_source(checkpoint: Checkpoint, capture: Capture, folder: Path) -> No
     manifest = {
         "checkpoint": checkpoint.name,
         **manifest_facts(scope, provenances, [MomentSums()]),
-        "layout": dataset.layout.to_dict(),
-        "heads": [list(head) for head in dataset.heads],
+        **model_facts(dataset.layout, dataset.heads),
     }
     write_manifest(folder, manifest)
     if all(done):

@@ -131,7 +131,7 @@ def rotary_inputs(model: nn.Module) -> Iterator[list[tuple[torch.Tensor, torch.T
         yield seen
 
 
-class _Layer(NamedTuple):
+class _Wrapper(NamedTuple):
     """One wrapper of a shared function: the modules whose calls it counts (None: any), and the thread it is for."""
 
     wrap: Callable[[AttentionFunction], AttentionFunction]
@@ -149,17 +149,17 @@ class _Slot:
     def __init__(self, mapping: dict[str, Any], name: str, original: AttentionFunction) -> None:
         self._mapping, self._name = mapping, name
         self._before = mapping.get(name)
-        self.layers: tuple[_Layer, ...] = ()
+        self.wrappers: tuple[_Wrapper, ...] = ()
 
         @functools.wraps(original)
         def shared(*args: Any, **options: Any) -> Any:
-            # `layers` is replaced as a whole, so that a call sees one state of it whatever other threads do.
+            # `wrappers` is replaced as a whole, so that a call sees one state of it whatever other threads do.
             function, thread = original, threading.get_ident()
             module = args[0] if args else options.get("module")
-            owning = [layer for layer in self.layers if layer.owns(module)]
-            mine = [layer for layer in owning if layer.thread == thread]
-            for layer in mine or owning:
-                function = layer.wrap(function)
+            owning = [wrapper for wrapper in self.wrappers if wrapper.owns(module)]
+            mine = [wrapper for wrapper in owning if wrapper.thread == thread]
+            for wrapper in mine or owning:
+                function = wrapper.wrap(function)
             return function(*args, **options)
 
         mapping[name] = shared
@@ -188,18 +188,18 @@ def _wrapped(
 
     `find` gives the function that is called without wrappers, asked for while nobody else changes it.
     """
-    key, layer = (id(mapping), name), _Layer(wrap, modules, threading.get_ident())
+    key, wrapper = (id(mapping), name), _Wrapper(wrap, modules, threading.get_ident())
     with _lock:
         if key not in _slots:
             _slots[key] = _Slot(mapping, name, find())
         slot = _slots[key]
-        slot.layers = (*slot.layers, layer)
+        slot.wrappers = (*slot.wrappers, wrapper)
     try:
         yield
     finally:
         with _lock:
-            slot.layers = tuple(one for one in slot.layers if one is not layer)
-            if not slot.layers:
+            slot.wrappers = tuple(one for one in slot.wrappers if one is not wrapper)
+            if not slot.wrappers:
                 slot.restore()
                 del _slots[key]
 
