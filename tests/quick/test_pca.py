@@ -6,7 +6,7 @@ import torch
 from scipy.stats import pearsonr
 from sklearn import decomposition
 
-from ropewalk.geometry.jackknife import jackknife_error, leave_one_out
+from ropewalk.geometry.jackknife import jackknife_covariance, jackknife_error, leave_one_out
 from ropewalk.geometry.moments import Moments, merge_all
 from ropewalk.geometry.pca import combined_pca
 from ropewalk.statistics.moments import MomentStream
@@ -164,6 +164,16 @@ def test_one_group_has_no_error() -> None:
     moments = Moments.of(synthetic(2, 50, 16), np.arange(50))
     assert leave_one_out([moments], [moments], np.arange(2))[1] == []
     assert np.isnan(jackknife_error(np.zeros((0, 3)))).all()
+
+
+def test_jackknife_covariance_against_numpy() -> None:
+    values = np.random.default_rng(0).normal(size=(9, 4, 2))
+    found = jackknife_covariance(values)
+    for head in range(4):
+        np.testing.assert_allclose(found[head], np.cov(values[:, head].T, bias=True) * 8)
+    np.testing.assert_allclose(np.sqrt(found[:, 0, 0]), jackknife_error(values)[:, 0])
+    assert np.isnan(jackknife_covariance(values[:1])).all()
+    assert jackknife_covariance(values[:1]).shape == (4, 2, 2)
 
 
 def test_jackknife_of_a_mean_is_its_standard_error() -> None:

@@ -229,3 +229,30 @@ def test_vectors_of_a_prompt(model: Any, tokens: np.ndarray, by_hand: list[Call]
     ):
         with pytest.raises(RopewalkError, match=message):
             ropewalk.capture_vectors(model, **arguments)
+
+
+def test_messages_of_results(model: Any, tokens: np.ndarray, results: ropewalk.Results, tmp_path: Path) -> None:
+    with pytest.raises(RopewalkError, match=r"concat\(\) needs at least one result"):
+        ropewalk.concat([])
+    with pytest.raises(RopewalkError, match=r"no quantity is called 'mean_rq': did you mean mean_r_q or "):
+        results.track("mean_rq")
+    with pytest.raises(RopewalkError, match=r"no quantity is called 'zzz': there are mean_r_q, "):
+        results.track("zzz")
+    other = ropewalk.measure(tiny_smollm3(num_hidden_layers=2), tokens, context=64, shards=3, label="two layers")
+    both = ropewalk.concat([results, other])
+    with pytest.raises(RopewalkError, match="models with different layouts: use `layouts`, by checkpoint"):
+        _ = both.layout
+    assert {name: layout.depth for name, layout in both.layouts.items()} == {"tiny": 5, "two layers": 2}
+
+
+def test_tables_alone_can_be_joined_and_saved(results: ropewalk.Results, tmp_path: Path) -> None:
+    results.table.to_csv(tmp_path / "qk.csv", index=False)
+    alone = ropewalk.load(tmp_path / "qk.csv")
+    renamed = alone.table.assign(checkpoint="other", label="other")
+    renamed.to_csv(tmp_path / "other.csv", index=False)
+    both = ropewalk.concat([alone, ropewalk.load(tmp_path / "other.csv")])
+    assert both.view.lineup.labels == ("tiny", "other")
+    assert both.replicates is None
+    mixed = ropewalk.concat([results, ropewalk.load(tmp_path / "other.csv")])
+    assert len(mixed.replicates) == len(results.replicates)
+    assert mixed.head(1, 1, checkpoint="other").components is None

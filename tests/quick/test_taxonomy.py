@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import multivariate_normal
 
-from ropewalk.geometry.taxonomy import CATEGORIES, bin_label, classify, depth_bin, rule_conditions
+from ropewalk.geometry.taxonomy import CATEGORIES, bin_label, classify, depth_bin, probabilities, rule_conditions
 
 
 def by_hand(r_q: float, r_k: float) -> str:
@@ -70,3 +71,54 @@ def test_rules_in_words() -> None:
         ("content-focused", ("r_q < 0.3", "|r_k| < 0.3")),
         ("mixed", ()),
     ]
+
+
+CLOSE = [
+    (0.69, 0.72, 0.03, 0.02, 0.6),
+    (0.31, -0.28, 0.05, 0.06, -0.4),
+    (0.5, 0.5, 0.2, 0.3, 0.0),
+    (0.71, 0.05, 0.02, 0.2, 0.9),
+]
+
+
+@pytest.mark.parametrize(("r_q", "r_k", "s_q", "s_k", "correlation"), CLOSE)
+def test_probabilities_are_the_mass_in_each_region(
+    r_q: float, r_k: float, s_q: float, s_k: float, correlation: float
+) -> None:
+    """Against SciPy's bivariate normal over the rectangles of the rules, for heads near the thresholds."""
+    cross = correlation * s_q * s_k
+    covariance = np.array([[s_q**2, cross], [cross, s_k**2]])
+    normal = multivariate_normal([r_q, r_k], covariance)
+    high, low, far = 0.7, 0.3, 50.0
+
+    def mass(q: tuple[float, float], k: tuple[float, float]) -> float:
+        return float(normal.cdf([q[1], k[1]], lower_limit=[q[0], k[0]]))
+
+    positional, weak = ((high, far), (-far, -high)), ((-low, low),)
+    expected = [
+        sum(mass((high, far), k) for k in positional),
+        sum(mass((high, far), k) for k in weak),
+        sum(mass((-far, low), k) for k in positional),
+        sum(mass((-far, low), k) for k in weak),
+    ]
+    found = probabilities([r_q], [r_k], [covariance])[0]
+    np.testing.assert_allclose(found, [*expected, 1 - sum(expected)], atol=2e-4)
+    assert found.max() < 0.999
+
+
+def test_probabilities_without_an_error_are_certain_and_missing_ones_are_missing() -> None:
+    nothing = np.zeros((2, 2))
+    r_q, r_k = [0.9, 0.1, 0.5], [-0.8, 0.2, 0.5]
+    found = probabilities(r_q, r_k, [nothing] * 3)
+    assert [CATEGORIES[column] for column in found.argmax(axis=1)] == list(classify(r_q, r_k))
+    np.testing.assert_allclose(found.max(axis=1), 1)
+    assert np.isnan(probabilities([np.nan, 0.5], [0.5, 0.5], [nothing, np.full((2, 2), np.nan)])).all()
+
+
+def test_probabilities_are_how_often_the_category_comes_out() -> None:
+    """Coverage: over repeated estimates of one head, its category comes out as often as the probabilities say."""
+    generator = np.random.default_rng(0)
+    truth, covariance = np.array([0.66, 0.74]), np.array([[0.002, 0.001], [0.001, 0.002]])
+    draws = generator.multivariate_normal(truth, covariance, 100_000)
+    seen = [np.mean(classify(draws[:, 0], draws[:, 1]) == category) for category in CATEGORIES]
+    np.testing.assert_allclose(probabilities([truth[0]], [truth[1]], [covariance])[0], seen, atol=0.006)
