@@ -20,6 +20,7 @@ from ropewalk.record import write_record
 from ropewalk.results import analyze
 from ropewalk.statistics.base import Scope, layers_of
 from ropewalk.statistics.moments import moment_sums
+from ropewalk.statistics.position import FIRST
 from ropewalk.study import Capture, check_study
 
 LAYERS, HEADS, KEYS, D, TOKENS = 36, 16, 4, 128, 1024
@@ -42,15 +43,20 @@ def write_results(results: Path, heads: int, shards: int) -> None:
     layout = Layout("smollm3", LAYERS, layers, False)
     chosen = layout.heads(heads)
     generator = np.random.default_rng(0)
+    positions = np.arange(TOKENS, dtype=float)
     parts = []
     for _ in range(shards):
         sums = {}
         for own in layers_of(layout, chosen):
-            q, k = (
-                Moments.of(vectors(generator, 2 * own.layer.layer + odd, len(numbers)), np.arange(TOKENS, dtype=float))
-                for odd, numbers in enumerate((own.heads, own.key_heads))
+            x = {
+                kind: vectors(generator, 2 * own.layer.layer + odd, len(numbers))
+                for odd, (kind, numbers) in enumerate((("q", own.heads), ("k", own.key_heads)))
+            }
+            sums["moments", own.layer.layer] = moment_sums(
+                {kind: Moments.of(one, positions) for kind, one in x.items()},
+                {kind: (generator.permutation(positions) - positions) @ one for kind, one in x.items()},
+                {FIRST: {kind: Moments.of(one[:, :FIRST], positions[:FIRST]) for kind, one in x.items()}},
             )
-            sums["moments", own.layer.layer] = moment_sums(q, k)
         parts.append(sums)
     scope = Scope(context=TOKENS, documents=shards, bucket_size=TOKENS // 16)
     marks = [Provenance("m", str(shard), "s") for shard in range(shards)]

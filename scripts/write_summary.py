@@ -1,50 +1,70 @@
-"""Write the summary table of a results folder into a Markdown file, between its marks.
+"""Write the summary of a results folder into a Markdown file, between its marks.
 
 python scripts/write_summary.py results/smollm2_135m docs/smollm2.md
 """
 
 import argparse
-import math
 import re
 from pathlib import Path
 
+from ropewalk.figures.wording import AXIS_NAMES, CORRELATION, SHARE, Unit, value
 from ropewalk.files import write_text
+from ropewalk.geometry.axes import AXES
 from ropewalk.geometry.taxonomy import CATEGORIES
 from ropewalk.results import load
-from ropewalk.summary.tracks import Estimate
+from ropewalk.summary.view import View
 
 MARKS = ("<!-- summary -->", "<!-- /summary -->")
-ROWS = {
-    "mean_r_q": "mean r_q",
-    "mean_r_k": "mean r_k",
-    "mean_abs_r_k": "mean abs(r_k)",
-    "discordant": "heads with r_k < 0",
-    "mean_explained_variance": "variance explained by PC0",
-    **{f"share_{category}": category for category in CATEGORIES},
+ON_AXES: dict[str, tuple[str, Unit]] = {
+    "mean_r_q": ("mean r_q", CORRELATION),
+    "mean_r_k": ("mean r_k", CORRELATION),
+    "mean_abs_r_k": ("mean abs(r_k)", CORRELATION),
+    "discordant": ("discordant, among the decided", SHARE),
+    "undecided": ("undecided", SHARE),
+    **{f"share_{category}": (category, SHARE) for category in CATEGORIES},
+    "undecided_category": ("category less than 95% certain", SHARE),
 }
-SHARES = ("discordant", "mean_explained_variance", *(f"share_{category}" for category in CATEGORIES))
+"""Quantities that depend on the choice of axis."""
+ALONE: dict[str, tuple[str, Unit]] = {
+    "mean_separation_share": ("PC0's variance that is the offset between queries and keys", SHARE),
+    "mean_explained_variance": ("variance explained by PC0", SHARE),
+    "mean_readout_q": ("readout of queries", CORRELATION),
+    "mean_readout_k": ("readout of keys", CORRELATION),
+    "share_negative_r_k": ("heads with r_k < 0 on PC0, decided or not", SHARE),
+}
 
 
-def summary_table(results: Path) -> str:
-    """A Markdown table: one row per quantity, one column per checkpoint, standard errors after ±."""
+def summary(results: Path) -> str:
+    """Two Markdown tables of the last checkpoint and its untrained null, standard errors after ±."""
     view = load(results).view
-    labels = view.lineup.labels
-    lines = [
-        f"| {len(view.parts[0])} heads | {' | '.join(labels)} |",
-        "|---|" + "---|" * len(labels),
-        *(
-            f"| {name} | {' | '.join(_cell(quantity, view.track(quantity).at(i)) for i in range(len(labels)))} |"
-            for quantity, name in ROWS.items()
-        ),
+    last = len(view.lineup) - 1
+    label, count = view.lineup.labels[last], len(view.parts[last])
+    header = [f"{count} heads of {label}", *(AXIS_NAMES[axis] for axis in AXES)]
+    header += [f"untrained, {AXIS_NAMES[axis]}" for axis in AXES]
+    rows = [
+        [name, *(_at(view.on(axis), measure, last, unit) for axis in AXES)]
+        + [_untrained(view.on(axis), measure, last, unit) for axis in AXES]
+        for measure, (name, unit) in ON_AXES.items()
     ]
-    return "\n".join(lines)
+    alone = [
+        [name, _at(view, measure, last, unit), _untrained(view, measure, last, unit)]
+        for measure, (name, unit) in ALONE.items()
+    ]
+    return "\n\n".join([_table(header, rows), _table([f"{count} heads", label, "untrained"], alone)])
 
 
-def _cell(quantity: str, estimate: Estimate) -> str:
-    value, error = estimate
-    if quantity in SHARES:
-        return f"{value:.1%}" + ("" if math.isnan(error) else f" ± {error:.1%}")
-    return f"{value:.3f}" + ("" if math.isnan(error) else f" ± {error:.3f}")
+def _at(view: View, measure: str, index: int, unit: Unit) -> str:
+    return value(view.track(measure).at(index), unit)
+
+
+def _untrained(view: View, measure: str, index: int, unit: Unit) -> str:
+    track = view.track_untrained(measure)
+    return "" if track is None else value(track.at(index), unit)
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def main() -> None:
@@ -57,8 +77,7 @@ def main() -> None:
     between = re.compile(f"(?<={re.escape(MARKS[0])}\n).*?(?={re.escape(MARKS[1])})", re.DOTALL)
     if not between.search(text):
         raise SystemExit(f"{options.document} has no marks for a summary: it needs the lines {MARKS[0]} and {MARKS[1]}")
-    table = summary_table(options.results)
-    write_text(options.document, between.sub(lambda _: f"\n{table}\n\n", text))
+    write_text(options.document, between.sub(lambda _: f"\n{summary(options.results)}\n\n", text))
 
 
 if __name__ == "__main__":

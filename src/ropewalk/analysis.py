@@ -1,21 +1,32 @@
 """From the sums of a capture to tables."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
-from ropewalk.geometry.jackknife import jackknife_covariance, jackknife_error
-from ropewalk.geometry.taxonomy import CATEGORIES, classify, probabilities
+from ropewalk.geometry.axes import AXES
+from ropewalk.geometry.jackknife import critical, jackknife_covariance, jackknife_error
+from ropewalk.geometry.taxonomy import category_numbers, classify, concordance, probabilities
 from ropewalk.statistics.base import Captured, LayerHeads, Readout, Statistic, layers_of
 from ropewalk.statistics.registry import build
 from ropewalk.study import Checkpoint
-from ropewalk.tables import HEAD_FACTS, QK_COLUMNS, REPLICATE_KEY
+from ropewalk.tables import (
+    HEAD_FACTS,
+    QK_COLUMNS,
+    REPLICATE_KEY,
+    first_components,
+    read_csv,
+    read_heads,
+    read_qk,
+    read_replicates,
+)
 
 
 @dataclass(frozen=True)
@@ -26,6 +37,20 @@ class Tables:
     heads: pd.DataFrame
     replicates: pd.DataFrame
     others: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path, others: Iterable[str] = ()) -> "Tables":
+        """The tables of a results folder, `others` by name as far as they are there; or those of a qk table alone."""
+        qk = read_qk(path)
+        if path.is_file():
+            return cls(qk, first_components(qk), pd.DataFrame())
+        replicates = read_replicates(path)
+        return cls(
+            qk,
+            read_heads(path, qk),
+            pd.DataFrame() if replicates is None else replicates,
+            {name: read_csv(path / f"{name}.csv") for name in sorted(others) if (path / f"{name}.csv").is_file()},
+        )
 
     @classmethod
     def concat(cls, parts: Sequence["Tables"]) -> "Tables":
@@ -80,6 +105,7 @@ def checkpoint_facts(checkpoint: Checkpoint, depth: int) -> dict[str, Any]:
         "family": checkpoint.family,
         "context": checkpoint.context,
         "layers": depth,
+        "untrained": checkpoint.untrained,
     }
 
 
@@ -121,28 +147,39 @@ def _side_by_side(parts: Sequence[Mapping[str, Any]], layers: Sequence[LayerHead
 def _head_rows(layers: Sequence[LayerHeads], values: Mapping[str, Any], replicates: Mapping[str, Any]) -> pd.DataFrame:
     own = [(heads.layer, head) for heads in layers for head in heads.heads]
     nothing = np.full(len(own), np.nan)
-    categories = classify(values["r_q"], values["r_k"])
     columns: dict[str, Any] = {
         "layer": [layer.layer for layer, _ in own],
         "head": [head for _, head in own],
         "k_head": [layer.k_head(head) for layer, head in own],
         "rope": pd.array([layer.rope for layer, _ in own], dtype="boolean"),
         "sliding": [layer.window is not None for layer, _ in own],
-        "category": categories,
-        "certainty": _certainty(categories, values, replicates) if replicates else nothing,
     }
+    for ending in AXES.values():
+        columns |= _kinds(ending, values, replicates)
     for name, column in values.items():
         columns[name] = column
         columns[f"se_{name}"] = jackknife_error(replicates[name]) if name in replicates else nothing
     return pd.DataFrame(columns)
 
 
-def _certainty(categories: Any, values: Mapping[str, Any], replicates: Mapping[str, Any]) -> Any:
-    """Probability [heads] of each head's own category; NaN where it has none."""
-    covariance = jackknife_covariance(np.stack([replicates["r_q"], replicates["r_k"]], axis=2))
-    chances = probabilities(values["r_q"], values["r_k"], covariance)
-    own = np.array([CATEGORIES.index(category) if category is not None else -1 for category in categories])
-    return np.where(own >= 0, chances[np.arange(len(own)), own], np.nan)
+def _kinds(ending: str, values: Mapping[str, Any], replicates: Mapping[str, Any]) -> dict[str, Any]:
+    """What kind of head each is along an axis: category and its probability, concordance of keys with queries."""
+    names = [f"r_q{ending}", f"r_k{ending}"]
+    r_q, r_k = (values[name] for name in names)
+    categories = category_numbers(r_q, r_k)
+    certainty, concordant = np.full(len(r_q), np.nan), np.full(len(r_q), None, dtype=object)
+    if replicates:
+        parts = np.stack([replicates[name] for name in names], axis=2)
+        groups = len(parts)
+        chances = probabilities(r_q, r_k, jackknife_covariance(parts), groups)
+        certainty = np.where(categories >= 0, chances[np.arange(len(r_q)), categories], np.nan)
+        beyond = np.abs([r_q, r_k]) > critical(groups) * jackknife_error(parts).T
+        concordant = concordance(r_q, r_k, beyond.all(axis=0))
+    return {
+        f"category{ending}": classify(r_q, r_k),
+        f"certainty{ending}": certainty,
+        f"concordance{ending}": concordant,
+    }
 
 
 def _replicate_rows(layers: Sequence[LayerHeads], replicates: Mapping[str, Any]) -> pd.DataFrame:

@@ -10,16 +10,13 @@ import pandas as pd
 from ropewalk.errors import RopewalkError
 from ropewalk.files import write_text
 from ropewalk.geometry.taxonomy import CATEGORIES, DEPTH_BINS, bin_label
-from ropewalk.summary.measures import MEASURES, Measure
+from ropewalk.summary.measures import MEASURES, Mean, Measure, in_bins
 from ropewalk.summary.view import View, summarise
 from ropewalk.text import some
 from ropewalk.text import table as text_table
 
 PRECISION = 0.005
 """How far a published number may be from the one behind it: printed to 0.01, or read off a chart that well."""
-
-ERRORS = 2
-"""How many standard errors of the measured number still count as agreement."""
 
 HEADERS = ("", "published", "measured", "difference", "se", "agrees")
 """Of the comparison on a terminal."""
@@ -30,10 +27,6 @@ _MEANS = ("mean_r_q", "mean_r_k", "mean_explained_variance")
 _DEPTH = ("r_q", "r_k")
 
 
-def _in_bin(column: str, depth: int) -> Measure:
-    return lambda heads: float(heads.loc[heads["bin"] == depth, column].mean())
-
-
 def _cell(column: str, depth: int) -> str:
     return f"depth_{column}_{bin_label(depth)}"
 
@@ -41,7 +34,7 @@ def _cell(column: str, depth: int) -> str:
 _HEADLINE: tuple[str, ...] = (*_MEANS, *(f"share_{category}" for category in CATEGORIES))
 QUANTITIES: Mapping[str, Measure] = {
     **{quantity: MEASURES[quantity] for quantity in _HEADLINE},
-    **{_cell(column, depth): _in_bin(column, depth) for column in _DEPTH for depth in range(DEPTH_BINS)},
+    **{_cell(column, depth): Mean(column, among=in_bins(depth)) for column in _DEPTH for depth in range(DEPTH_BINS)},
 }
 """What is compared: three means, the five category shares, and mean r_q and r_k of every depth bin."""
 
@@ -54,9 +47,10 @@ def published_sets() -> list[str]:
 def compare(view: View, published: str = "smollm3") -> pd.DataFrame:
     """One row per (checkpoint, quantity) that both sides have: columns `COLUMNS`, checkpoints in the view's order.
 
-    difference = measured - published. `agrees` is |difference| <= ERRORS·se + PRECISION, and missing without a measured
-    number or its standard error. Checkpoints are matched by name, else by label. `attrs` holds `absent` (published
-    checkpoints the view lacks) and `left_out` (published quantities that are not compared).
+    difference = measured - published. `agrees` is that the published number lies within the 95% interval of the
+    measured one, PRECISION wider, and missing without a measured number or its standard error. Checkpoints are matched
+    by name, else by label. `attrs` holds `absent` (published checkpoints the view lacks) and `left_out` (published
+    quantities that are not compared).
     """
     numbers, labels, left_out = _published(published)
     matches = _match(view, labels, published)
@@ -65,7 +59,7 @@ def compare(view: View, published: str = "smollm3") -> pd.DataFrame:
     frame["published"] = [numbers[checkpoint][quantity] for checkpoint, quantity in keys]
     frame["difference"] = frame["measured"] - frame["published"]
     # The margin is a hair wider than the rule, so that 0.465 against 0.46 does not hang on the last bit of a float.
-    agrees = (frame["difference"].abs() <= ERRORS * frame["se"] + PRECISION + 1e-9).astype("boolean")
+    agrees = (frame["difference"].abs() <= frame["high"] - frame["measured"] + PRECISION + 1e-9).astype("boolean")
     frame["agrees"] = agrees.mask(frame["difference"].isna() | frame["se"].isna())
     frame = frame[COLUMNS]
     frame.attrs = {"absent": [name for name in labels.index if name not in matches.values()], "left_out": left_out}
@@ -129,7 +123,7 @@ def format_table(frame: pd.DataFrame) -> str:
         lines.append("")
     known = frame["agrees"].dropna()
     lines.append(
-        f"{int(known.sum())} of {len(frame)} numbers agree within {ERRORS} standard errors plus {PRECISION:g}, "
+        f"{int(known.sum())} of {len(frame)} numbers agree: within the 95% interval plus {PRECISION:g}, "
         f"the published precision{_unsaid(len(frame) - len(known))}."
     )
     if absent := frame.attrs.get("absent"):

@@ -70,7 +70,7 @@ def head_detail(heads: pd.DataFrame, captured: Captured | None, checkpoint: str,
     scatter = pooled_scatter(q, k)
     spectrum, basis = eigenbasis(scatter)
     leading = captured.scope.components
-    pca = describe(q, k, scatter, spectrum[:, :leading], basis[:, :, :leading])
+    pca = describe(q, k, scatter, spectrum[:, :leading], basis[:, :, :leading]).oriented()
     total = spectrum.sum()
     detail = HeadDetail(
         checkpoint,

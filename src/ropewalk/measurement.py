@@ -11,10 +11,10 @@ from torch import nn
 from ropewalk.capture.collector import Collection, collect
 from ropewalk.capture.corpus import encode
 from ropewalk.capture.jobs import tokens_fingerprint
+from ropewalk.capture.readiness import make_ready
 from ropewalk.capture.settings import choose_heads, scope_of, settings_fingerprint
 from ropewalk.capture.shards import MemoryCapture, Provenance, split_documents
 from ropewalk.errors import RopewalkError
-from ropewalk.models.probe import read_layout
 from ropewalk.models.tap import evaluating
 from ropewalk.progress import Progress
 from ropewalk.results import Results, from_captures
@@ -39,7 +39,8 @@ def measure(
     Documents shorter than `context` tokens are left out, longer ones cut. `label`, `step`, `phase` and `family` say
     what the model is among others (see `ropewalk.concat`). `capture` takes the fields of a study's `capture`: heads,
     seed, layers, pairs, statistics, skip_first, pre_rope, shards, batch_tokens, components, ... The model is left as
-    it was, and the numbers are those that `ropewalk run` gives for the same documents.
+    it was, and the numbers are those that `ropewalk run` gives for the same documents. Before the first document the
+    model proves that what is captured is what its attention uses (see `ropewalk doctor`).
 
     >>> r = measure(model, texts, tokenizer, context=2048)  # doctest: +SKIP
     >>> r.figure("phase_portraits")  # doctest: +SKIP
@@ -60,12 +61,12 @@ def measure(
     checkpoint, settings = study.checkpoints[0], study.capture
     tokens = _rows(documents, tokenizer, context)
     statistics = build(settings.statistics)
-    scope = scope_of(settings, checkpoint, len(tokens))
+    scope = scope_of(study, checkpoint, len(tokens))
     fingerprint = settings_fingerprint(settings, scope, statistics)
     with evaluating(model):
-        layout = read_layout(model)
-        heads = choose_heads(layout, settings)
-        collection = Collection(layout, heads, statistics, scope, settings.pre_rope)
+        ready = make_ready(model, label, settings.pre_rope)
+        heads = choose_heads(ready.layout, settings)
+        collection = Collection(ready.layout, heads, statistics, scope, settings.pre_rope)
         shards, provenances = [], []
         with Progress(label, tokens.size) as progress:
             for part in split_documents(len(tokens), settings.shards):
@@ -74,9 +75,13 @@ def measure(
                 shards.append(
                     collect(model, collection, rows, first_document=part.start, batch=batch, advance=progress.advance)
                 )
-                provenances.append(Provenance(_model_mark(model), tokens_fingerprint(rows, part), fingerprint))
+                provenances.append(
+                    Provenance(_model_mark(model), tokens_fingerprint(rows, part, len(tokens)), fingerprint)
+                )
     options = {one.name: one.model_dump(mode="json") for one in statistics}
-    captured = MemoryCapture(layout, heads, scope, options, provenances, shards)
+    captured = MemoryCapture(
+        ready.layout, heads, scope, options, provenances, shards, dtype=ready.dtype, proof=ready.proof
+    )
     return from_captures({checkpoint.name: captured}, study)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from ropewalk.capture.collector import before_rotation
 from ropewalk.errors import RopewalkError
 from ropewalk.models.probe import input_device, read_layout
-from ropewalk.models.tap import Call, Finished, evaluating, rotary_inputs, tap
+from ropewalk.models.tap import Call, Finished, evaluating, rotations, tap
 
 Vectors = NDArray[np.float32]
 
@@ -73,7 +73,7 @@ def capture_vectors(
                 raise Finished
 
         with ExitStack() as stack:
-            rotary = stack.enter_context(rotary_inputs(model))
+            rotary = stack.enter_context(rotations(model))
             stack.enter_context(tap(model, view))
             stack.enter_context(suppress(Finished))
             model(input_ids=torch.from_numpy(ids)[None].to(input_device(model)), use_cache=False)

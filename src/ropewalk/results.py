@@ -15,13 +15,14 @@ from ropewalk.errors import RopewalkError
 from ropewalk.figures.gallery import FIGURES, find, study_options, write_figures
 from ropewalk.head import HeadDetail, head_detail
 from ropewalk.models.layout import Layout
-from ropewalk.record import Record, need_record, read_record, write_record
-from ropewalk.report import Report, report_data, write_report
+from ropewalk.record import Record, need_record, note_versions, read_record, write_record
+from ropewalk.report import Origin, Report, report_data, write_report
 from ropewalk.statistics.registry import table_names
-from ropewalk.study import Study
+from ropewalk.study import Figures, Study
+from ropewalk.summary.sensitivity import sensitivity
 from ropewalk.summary.tracks import Track
-from ropewalk.summary.view import View, summarise
-from ropewalk.tables import read_csv, read_heads, read_qk, read_replicates, write_csv, write_replicates
+from ropewalk.summary.view import NULLS, View, summarise
+from ropewalk.tables import write_csv, write_replicates
 
 Capture = StoredCapture | MemoryCapture
 
@@ -55,8 +56,7 @@ class Results:
         self.folder = folder
 
     def __repr__(self) -> str:
-        lineup = self.view.lineup
-        heads = len(self.heads)
+        lineup, heads = self.view.lineup, len(self.heads)
         errors = "with standard errors" if self.view.has_errors else "without standard errors"
         return f"<Results {self.name!r}: {len(lineup)} {lineup.noun}s, {heads} rows of heads, {errors}>"
 
@@ -100,11 +100,17 @@ class Results:
     @cached_property
     def view(self) -> View:
         """The heads by checkpoint, as figures and summaries look at them."""
-        return View.of(self.table, self.replicates)
+        return View.of(self.heads, self.replicates, NULLS if self.study is None else self.study.nulls)
 
     def summary(self) -> pd.DataFrame:
         """One row per (checkpoint, quantity): means and shares over heads, each with its standard error."""
         return summarise(self.view)
+
+    def sensitivity(self) -> pd.DataFrame:
+        """What the numbers hang on: first tokens, context, thresholds, which heads; a row per change and quantity."""
+        full = self.study is not None and self.study.capture.full_attention_only
+        available = {name: len(one.heads(full_attention_only=full)) for name, one in self.layouts.items()}
+        return sensitivity(self.view, available)
 
     def track(self, measure: str) -> Track:
         """One quantity of `summary` over the checkpoints: `values`, `errors`, `change(first, last)`."""
@@ -140,35 +146,46 @@ class Results:
     def page(self) -> Report:
         """Everything that the report shows, as data."""
         return report_data(
-            self.view,
+            self.view.on(self.study.figures.axis) if self.study is not None else self.view,
             name=self.name,
             source=self._source,
+            hangs_on=self.sensitivity(),
             record=self.record,
             folder=self.folder,
-            options=self.figure_options,
+            options=self.figure_options(),
+            origins={
+                label: Origin(self.captures[name].dtype, self.captures[name].proof)
+                for name, label in zip(self.view.lineup.names, self.view.lineup.labels, strict=True)
+                if name in self.captures
+            },
         )
 
-    @property
-    def figure_options(self) -> Mapping[str, Mapping[str, Any]]:
-        """What the study says of figures, by figure."""
-        return study_options(self.study.figures.portraits if self.study is not None else None)
+    def figure_options(self, axis: str | None = None) -> Mapping[str, Mapping[str, Any]]:
+        """What the study says of figures, by figure; r_q and r_k on another axis where it is given."""
+        chosen = self.study.figures if self.study is not None else Figures()
+        return study_options(chosen.portraits, axis or chosen.axis)
 
     @property
     def _source(self) -> str:
-        return f"{self.name if self.folder is None else self.folder.resolve().name}/qk.csv"
+        file = "heads.csv" if self.folder is None or (self.folder / "heads.csv").is_file() else "qk.csv"
+        return f"{self.name if self.folder is None else self.folder.resolve().name}/{file}"
 
-    def write_figures(self, folder: Path | str, done: Callable[[Path], object] = lambda _: None) -> list[Path]:
+    def write_figures(
+        self, folder: Path | str, axis: str | None = None, done: Callable[[Path], object] = lambda _: None
+    ) -> list[Path]:
         """Write every figure (PNG, PDF, caption) into a folder of its own below `folder`; returns these.
 
-        `done` is called with each of them when it is written.
+        `axis` is where r_q and r_k are measured, in place of what the study says. `done` is called with each of them
+        when it is written.
         """
-        return write_figures(self.view, Path(folder), self._source, self.figure_options, done)
+        return write_figures(self.view, Path(folder), self._source, self.figure_options(axis), done)
 
     def write_tables(self, folder: Path) -> None:
         """Write `heads.csv`, the tables of statistics, the replicates and `qk.csv`, each atomically."""
         write_replicates(folder, self.tables.replicates)
         for name, table in self.tables.others.items():
             write_csv(folder / f"{name}.csv", table)
+        write_csv(folder / "sensitivity.csv", self.sensitivity())
         write_csv(folder / "heads.csv", self.heads)
         # Last, because it is what readers look for: the others are never older than it.
         write_csv(folder / "qk.csv", self.table)
@@ -182,12 +199,13 @@ class Results:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise RopewalkError(f"{folder} is not empty: give a new folder to save to")
         if self.study is not None:
-            documents = self.record.data.get("documents", []) if self.record is not None else []
-            write_record(folder, self.study, documents)
+            known = {} if self.record is None else self.record.data
+            write_record(folder, self.study, known.get("documents", []), begun=self.record)
             for checkpoint in self.study.checkpoints:
                 if checkpoint.name in self.captures:
                     target = capture_folder(folder, checkpoint.slug)
                     write_capture(target, self.captures[checkpoint.name], checkpoint.name)
+            note_versions(folder, {name: captured.versions for name, captured in self.captures.items()})
         self.write_tables(folder)
         # Read back, so that figures and report are of what was written, to the last digit.
         saved = load(folder)
@@ -203,28 +221,17 @@ def load(path: Path | str) -> Results:
     """
     path = Path(path)
     if path.is_file():
-        table = read_qk(path)
-        return Results(Tables(table, _heads_of(table), pd.DataFrame()), folder=path.parent)
+        return Results(Tables.read(path), folder=path.parent)
     if not path.is_dir():
         raise RopewalkError(f"no results at {path}: give the folder of a run, or a qk.csv")
     record = read_record(path)
-    table = read_qk(path)
-    heads, replicates = read_heads(path), read_replicates(path)
     captures = {}
-    if record is not None:
-        for checkpoint in record.study.checkpoints:
-            folder = capture_folder(path, checkpoint.slug)
-            if (folder / "manifest.json").is_file():
-                captures[checkpoint.name] = StoredCapture(folder, checkpoint.label)
-    extra = {name for captured in captures.values() for name in table_names(captured.statistics)}
-    others = {name: read_csv(path / f"{name}.csv") for name in sorted(extra) if (path / f"{name}.csv").is_file()}
-    tables = Tables(
-        table,
-        _heads_of(table) if heads is None else heads,
-        pd.DataFrame() if replicates is None else replicates,
-        others,
-    )
-    return Results(tables, captures, record=record, folder=path)
+    for checkpoint in () if record is None else record.study.checkpoints:
+        folder = capture_folder(path, checkpoint.slug)
+        if (folder / "manifest.json").is_file():
+            captures[checkpoint.name] = StoredCapture(folder, checkpoint.label)
+    others = {name for captured in captures.values() for name in table_names(captured.statistics)}
+    return Results(Tables.read(path, others), captures, record=record, folder=path)
 
 
 def concat(parts: Sequence[Results]) -> Results:
@@ -251,7 +258,10 @@ def concat(parts: Sequence[Results]) -> Results:
 
 
 def analyze(folder: Path | str) -> Results:
-    """Compute the tables of a results folder from its shards, and write them there."""
+    """Compute the tables of a results folder from its shards, and write them there.
+
+    The record says then with which versions these shards were made.
+    """
     folder = Path(folder)
     record = need_record(folder)
     captures = {
@@ -259,6 +269,9 @@ def analyze(folder: Path | str) -> Results:
         for checkpoint in record.study.checkpoints
     }
     results = from_captures(captures, record.study, record, folder)
+    # Shards may have come from other machines since they were captured here.
+    note_versions(folder, {name: captured.versions for name, captured in captures.items()})
+    results.record = need_record(folder)
     results.write_tables(folder)
     return results
 
@@ -269,8 +282,3 @@ def from_captures(
     """Results of checkpoints whose sums are at hand."""
     tables = [tabulate(captures[checkpoint.name], checkpoint) for checkpoint in study.checkpoints]
     return Results(Tables.concat(tables), captures, study, record, folder)
-
-
-def _heads_of(table: pd.DataFrame) -> pd.DataFrame:
-    """A table of heads from the PC0 rows of a qk table that came alone."""
-    return table[table["pc"] == 0].drop(columns="pc").reset_index(drop=True)

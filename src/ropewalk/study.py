@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from ropewalk.errors import RopewalkError
-from ropewalk.models.source import ModelSource, locate
+from ropewalk.models.source import VectorSource, locate
 from ropewalk.schema import Part
 from ropewalk.text import slug
 from ropewalk.validation import validated
@@ -16,20 +16,17 @@ BUCKETS = 16
 """Position buckets of a context, unless a bucket size is given."""
 
 
-class Checkpoint(ModelSource):
+class Checkpoint(VectorSource):
     """One model at one moment of its training, or one model among several."""
 
-    source: str | None = Field(
-        None, description="Folder or hub dataset of vectors `l{LL}h{HH}{q|k}/data.parquet`, in place of a model."
-    )
-    key_heads: int | None = Field(
-        None, gt=0, description="With `source`: key heads per layer, when the folder does not tell."
-    )
     name: str = Field("", description="Name in tables and folders; the revision or the folder's name by default.")
     phase: str = Field("", description="Phase of training; checkpoints of one phase stand together.")
     family: str = Field("", description="Family of models, for a study over models rather than over training.")
     step: int | None = Field(None, ge=0, description="Training step.")
     context: int = Field(gt=1, description="Tokens of each document that are read.")
+    untrained: str = Field(
+        "", description="Name of the checkpoint with random weights that is its null; `nulls` of the study sets it."
+    )
     bucket_size: int | None = Field(
         None, gt=0, description="Positions per bucket of kept vectors; a sixteenth of the context by default."
     )
@@ -38,8 +35,6 @@ class Checkpoint(ModelSource):
     def _consistent(self) -> "Checkpoint":
         if not self.slug.strip("."):
             raise ValueError(f"name {self.name!r} cannot be a folder's name: give a `name` with letters or digits")
-        if (self.repo is None) == (self.source is None):
-            raise ValueError("give `repo` (a model) or `source` (a folder of vectors), one of the two")
         limit = self.overrides.get("max_position_embeddings")
         if isinstance(limit, int) and self.context > limit:
             raise ValueError(
@@ -74,7 +69,10 @@ class Corpus(Part):
     repo: str | None = Field(None, description="Dataset on the hub, or a folder of one.")
     config: str | None = Field(None, description="Configuration of the dataset.")
     split: str = Field("train", description="Split of the dataset.")
-    revision: str | None = Field(None, description="Revision of the dataset.")
+    revision: str | None = Field(
+        None,
+        description="Revision of the dataset. A branch is read at its commit, which the record names.",
+    )
     documents: int | None = Field(
         None, gt=0, description="How many documents to use, in their order; all that are long enough by default."
     )
@@ -107,7 +105,9 @@ class Capture(Part):
     )
     full_attention_only: bool = Field(False, description="Leave out layers with a sliding window.")
     skip_first: int = Field(0, ge=0, description="Leave the first k tokens of each document out (attention sinks).")
-    pre_rope: bool = Field(False, description="Capture before the rotation in place of after it.")
+    pre_rope: bool = Field(
+        False, description="Capture before the rotation, and a QK-norm that follows it, in place of after."
+    )
     statistics: dict[str, dict[str, Any]] = Field(
         {"moments": {}, "profile": {}},
         description=(
@@ -147,6 +147,13 @@ class Figures(Part):
     portraits: tuple[str, ...] | None = Field(
         None, description="Checkpoints of the phase portraits, by name or label; chosen by default."
     )
+    axis: Literal["pooled", "centred", "drift"] = Field(
+        "pooled",
+        description=(
+            "Axis of r_q and r_k: `pooled` (PC0 of queries and keys together, as published), `centred` (of both about "
+            "their own means), `drift` (along which the means move with position)."
+        ),
+    )
 
 
 class Study(Part):
@@ -167,6 +174,13 @@ class Study(Part):
     checkpoints: tuple[Checkpoint, ...] = Field(min_length=1, description="Checkpoints in order.")
     corpus: Corpus = Field(default_factory=Corpus, description="Where documents come from.")
     capture: Capture = Field(default_factory=Capture, description="What is captured.")
+    nulls: tuple[Literal["permuted", "untrained"], ...] = Field(
+        ("permuted",),
+        description=(
+            "What numbers are held against: `permuted` (positions shuffled within documents, from the same capture), "
+            "`untrained` (the same architecture with random weights, captured on the same documents)."
+        ),
+    )
     figures: Figures = Field(default_factory=Figures, description="Choices for the figures.")
 
     @model_validator(mode="before")

@@ -7,6 +7,7 @@ import pandas as pd
 
 from ropewalk.errors import RopewalkError
 from ropewalk.files import atomic_path
+from ropewalk.geometry.axes import AXES
 
 FACTS: Mapping[str, str] = {
     "checkpoint": "name of the checkpoint; its rows stand together, in the order of the study",
@@ -21,6 +22,7 @@ FACTS: Mapping[str, str] = {
     "context": "tokens of each document that were read",
     "layers": "number of layers of the model",
     "sliding": "whether the layer attends within a sliding window",
+    "untrained": "checkpoint with random weights that is the null of this one, itself for that one; empty without",
 }
 """Columns that several tables share."""
 
@@ -30,22 +32,41 @@ QK: Mapping[str, str] = {
     "explained_variance": "share of the pooled variance of queries and keys on the component",
     "r_q": "correlation of the queries' projection with token position; the component is oriented so that it is ≥ 0",
     "r_k": "correlation of the keys' projection with token position; below 0, keys drift against queries",
-    **{name: FACTS[name] for name in ("label", "family", "context", "layers", "sliding")},
+    **{name: FACTS[name] for name in ("label", "family", "context", "layers", "sliding", "untrained")},
     "category": "category of the head by the taxonomy; on PC0 only",
     "eigengap": "(λ0 - λ1) / λ0: near 0, PC0 is not a stable direction; on PC0 only",
+    "separation_share": "share of the component's variance that is the offset between queries and keys",
+    "overlap": "smallest |cos| between the component and what it becomes with one shard left out: below 0.7 it mixes "
+    "with others, and its errors are those of a mixture",
     "se_explained_variance": "delete-one-shard jackknife standard error; empty with fewer than two shards",
     "se_r_q": "standard error of r_q",
     "se_r_k": "standard error of r_k",
+    "se_separation_share": "standard error of separation_share",
     "n_q": "tokens whose queries were counted",
     "n_k": "tokens whose keys were counted",
     "shards": "groups of documents behind the standard errors",
 }
 """Columns of `qk.csv`, one row per (checkpoint, layer, head, component)."""
 
+_KINDS: Mapping[str, str] = {
+    "category": "category of the head by the taxonomy, {where}",
+    "certainty": "probability of that category, given the standard errors of r_q and r_k and their covariance",
+    "concordance": "whether keys run with the queries' position (concordant) or against it (discordant), {where}; "
+    "undecided where r_q or r_k is not beyond its error",
+}
+_WHERE = {
+    "pooled": "on PC0",
+    "centred": "on the first component of queries and keys centred apart",
+    "drift": "along the drift axis",
+}
+
 HEADS: Mapping[str, str] = {
     **FACTS,
-    "category": "category of the head by the taxonomy on PC0",
-    "certainty": "probability of that category, given the standard errors of r_q and r_k and their covariance",
+    **{
+        f"{name}{ending}": text.format(where=_WHERE[axis])
+        for axis, ending in AXES.items()
+        for name, text in _KINDS.items()
+    },
 }
 """Columns that `heads.csv` begins with, one row per (checkpoint, layer, head).
 
@@ -69,7 +90,7 @@ REPLICATE_COLUMNS = [*REPLICATE_KEY, *QK_VALUES]
 """What a summary needs of replicates."""
 
 REQUIRED = ["checkpoint", "layer", "head", "pc", "explained_variance", "r_q", "r_k"]
-TEXT = {"checkpoint": str, "phase": str, "label": str, "family": str}
+TEXT = {"checkpoint": str, "phase": str, "label": str, "family": str, "untrained": str}
 
 
 def write_csv(path: Path, table: pd.DataFrame) -> None:
@@ -107,11 +128,11 @@ def read_qk(path: Path | str) -> pd.DataFrame:
     return check_qk(read_csv(file), str(file))
 
 
-def read_heads(results: Path) -> pd.DataFrame | None:
-    """Read `heads.csv` of a results folder, typed as `read_qk` types its columns; None where there is none."""
+def read_heads(results: Path, table: pd.DataFrame) -> pd.DataFrame:
+    """Read `heads.csv` of a results folder, typed as `read_qk` types its columns; else the heads of its qk table."""
     file = results / "heads.csv"
     if not file.is_file():
-        return None
+        return first_components(table)
     return _typed(read_csv(file), str(file))
 
 
@@ -128,10 +149,24 @@ def check_qk(table: pd.DataFrame, name: str = "the table") -> pd.DataFrame:
     return _typed(table, name)
 
 
+def check_heads(table: pd.DataFrame, name: str = "the table") -> pd.DataFrame:
+    """A copy of a table of heads (or of the PC0 rows of a qk table) with every column of facts present."""
+    heads = first_components(table) if "pc" in table else table
+    return check_qk(heads.assign(pc=0), name).drop(columns="pc")
+
+
+def first_components(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of heads from the PC0 rows of a qk table."""
+    heads = table[table["pc"] == 0].drop(columns="pc").reset_index(drop=True)
+    if heads.empty and not table.empty:
+        raise RopewalkError("the table has no row with pc 0: PC0 is what figures and summaries are made of")
+    return heads
+
+
 def _typed(table: pd.DataFrame, name: str) -> pd.DataFrame:
     """The table with its columns of facts in their types, and those that are missing filled in."""
     table = table.copy()
-    for column in ("phase", "family"):
+    for column in ("phase", "family", "untrained"):
         # An empty column is read as numbers: it becomes text before its gaps are filled.
         table[column] = table[column].astype(object).fillna("").astype(str) if column in table else ""
     table["checkpoint"] = names = table["checkpoint"].astype(str)

@@ -69,6 +69,17 @@ def some(names: Iterable[object], limit: int = 3) -> str:
     return ", ".join(listed[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
+def spans(numbers: Iterable[int]) -> str:
+    """Numbers in ascending order, neighbours together: `0-3, 7`."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return ", ".join(f"{one[0]}-{one[-1]}" if len(one) > 1 else str(one[0]) for one in found)
+
+
 def cut(text: str, limit: int) -> str:
     """A text of at most `limit` characters: a longer one loses its middle, since both of its ends tell what it is."""
     if len(text) <= limit:
@@ -80,6 +91,11 @@ def cut(text: str, limit: int) -> str:
 def one_line(error: object, limit: int = 300) -> str:
     """What an exception (or any text) says, as one line without its full stop; the exception's name if it is silent."""
     return cut(" ".join(str(error).split()), limit).rstrip(".") or type(error).__name__
+
+
+def install_extra(name: str) -> str:
+    """How to install one of the package's extras: by its name, or from a clone, whose constraints name the torch."""
+    return f"pip install 'ropewalk[{name}]' (in a clone: pip install -c constraints.txt -e '.[{name}]')"
 
 
 def slug(name: str, keep: str = "._-") -> str:

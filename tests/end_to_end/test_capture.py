@@ -22,6 +22,7 @@ from ropewalk.capture.run import capture_study
 from ropewalk.capture.shards import shard_path
 from ropewalk.errors import RopewalkError
 from ropewalk.files import atomic_path
+from ropewalk.record import FORMAT
 from ropewalk.results import analyze
 from ropewalk.study import parse_study
 
@@ -159,8 +160,8 @@ def test_shards_computed_apart_are_the_same(study_data: dict[str, Any], tmp_path
     [
         ({"capture": {"shards": 4, "batch_tokens": 130, "skip_first": 1}}, "other capture settings"),
         ({"capture": {"shards": 4, "batch_tokens": 130, "statistics": ["moments"]}}, "other capture settings"),
-        ({"capture": {"shards": 3, "batch_tokens": 130}}, "other documents"),
-        ({"defaults": {"dtype": "bfloat16"}}, "another model"),
+        ({"corpus": {"source": "python-stdlib", "documents": 12}}, "other documents"),
+        ({"defaults": {"dtype": "bfloat16"}}, "another model or `dtype`"),
     ],
 )
 def test_a_shard_of_other_inputs_is_refused(study_data: dict[str, Any], change: dict[str, Any], message: str) -> None:
@@ -206,7 +207,7 @@ def test_a_foreign_format_is_refused(study_data: dict[str, Any]) -> None:
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 99}))
     with pytest.raises(
         RopewalkError,
-        match=r"has format 99 and this is ropewalk .* with format 2: run the study again",
+        match=rf"has format 99 and this is ropewalk .* with format {FORMAT}: run the study again",
     ):
         analyze(study.folder)
     manifest.write_text("{")
@@ -358,7 +359,7 @@ def test_a_corpus_file_that_cannot_be_read_is_not_called_unwritable(
 def test_a_damaged_record_is_said(study_data: dict[str, Any]) -> None:
     study = parse_study(study_data)
     capture_study(study)
-    for content in ("study: {", "study: {name: x}", "[]", "other: 1"):
+    for content in ("study: {", f"ropewalk: {{format: {FORMAT}}}\nstudy: {{name: x}}", "[]", "other: 1"):
         (study.folder / "study.yaml").write_text(content)
         with pytest.raises(RopewalkError, match=r"study.yaml (is damaged|cannot be read)"):
             analyze(study.folder)

@@ -88,5 +88,5 @@ def test_trained_is_different_from_untrained(study: Study, tmp_path: Path) -> No
         change = view.track(measure).change(1, 0)
         assert abs(change.value) > 3 * change.se > 0, measure
     # The same difference between halves of one model's own replicates is nothing: the measure can say no.
-    replicates = np.array(list(view.track("mean_r_q").left_out[0].values()))
+    replicates = np.asarray(view.track("mean_r_q").readings[0].left_out)
     assert abs(replicates[::2].mean() - replicates[1::2].mean()) < 3 * jackknife_error(replicates)

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import t as student
 
 from helpers.oracles import jackknife
 from helpers.tables import random_table, write_results
@@ -103,15 +104,32 @@ def pc0_of(results, name):
 # Data
 
 
+def decided_words(heads, replicates, name):
+    """Concordance of each head, spelled out once more."""
+    own = replicates[replicates["checkpoint"] == name].pivot(columns="left_out", index=["layer", "head"])
+    own = own.reindex(pd.MultiIndex.from_frame(heads[["layer", "head"]]))
+    shards = own["r_q"].shape[1]
+    beyond = [
+        heads[column].abs().to_numpy()
+        > student.ppf(0.975, shards - 1) * own[column].apply(jackknife, axis=1).to_numpy()
+        for column in ("r_q", "r_k")
+    ]
+    words = np.where(heads["r_q"] * heads["r_k"] < 0, "discordant", "concordant").astype(object)
+    words[~(beyond[0] & beyond[1])] = "undecided"
+    words[(heads["r_q"] * heads["r_k"]).isna()] = None
+    return pd.Series(words, index=heads.index, dtype=object)
+
+
 def test_headline_numbers_are_plain_pandas(results, data):
     first, last = pc0_of(results, "one"), pc0_of(results, "three")
     replicates = pd.read_parquet(results / "replicates.parquet")
     category = classify(last["r_q"], last["r_k"])
+    words = decided_words(last, replicates, "three")
     expected = {
         "mean_r_q": f"{last['r_q'].mean():.3f}",
         "mean_r_k": f"{last['r_k'].mean():.3f}".replace("-", "−"),
         "mean_abs_r_k": f"{last['r_k'].abs().mean():.3f}",
-        "discordant": f"{100 * (last['r_k'] < 0).mean():.1f}%",
+        "discordant": f"{100 * (words == 'discordant').sum() / words.isin(['concordant', 'discordant']).sum():.1f}%",
         "share_position-dominated": f"{100 * (category == 'position-dominated').mean():.1f}%",
         "mean_explained_variance": f"{100 * last['explained_variance'].mean():.1f}%",
     }
@@ -131,7 +149,8 @@ def test_headline_numbers_are_plain_pandas(results, data):
 
 
 def test_tables_per_checkpoint_are_plain_pandas(results, data):
-    signal, taxonomy, phases = data.grids
+    signal, taxonomy, phases, hangs_on = data.grids
+    assert hangs_on.title == "What the numbers hang on"
     assert [row[0].text for row in signal.rows] == ["A", "B", "C"]
     assert [row[0].note for row in signal.rows] == ["start", "start", "end"]
     names = [column.title for column in signal.columns]
@@ -169,7 +188,12 @@ def test_every_head_is_in_the_data_of_the_page(results, data):
     expected = [None if math.isnan(value) else round(value, 5) for value in heads["r_k"]]
     assert columns["r_k"] == expected
     assert [sign for sign, r_k in zip(columns["sign"], expected, strict=True) if r_k is None] == [None] * HEADS
-    assert columns["sign"].count("discordant") == (heads["r_k"] < 0).sum()
+    replicates = pd.read_parquet(results / "replicates.parquet")
+    words = [
+        word for name, *_ in CHECKPOINTS for word in decided_words(pc0_of(results, name), replicates, name).tolist()
+    ]
+    assert columns["sign"] == words
+    assert {"discordant", "concordant", "undecided"} < set(words)
     assert columns["layer_type"].count("NoPE") == 3 * 3 * HEADS
     assert columns["category"] == [None if c is None else c for c in classify(heads["r_q"], heads["r_k"])]
     assert list(data.heads["errors"]) == ["r_q", "r_k", "explained_variance"]
@@ -251,7 +275,7 @@ def test_a_study_over_models_has_ranges_and_no_changes(tmp_path, no_figures):
     assert data.cards[0].detail == f"from {means.idxmin()} to {means.idxmax()}"
     assert data.cards[0].trend == ()
     assert [(row[0].text, row[0].note) for row in data.grids[0].rows] == [("M1", "x"), ("M3", "x"), ("M2", "y")]
-    assert len(data.grids) == 2
+    assert len(data.grids) == 3
 
 
 def test_models_that_do_not_differ_share_a_value_and_unknown_columns_are_left_out(tmp_path, no_figures):
@@ -527,8 +551,10 @@ def test_heads_are_chosen_filtered_sorted_and_paged(visit, results):
     expected = [f"{value:z.3f}".replace("-", "−") for value in sorted(last["r_k"].round(5))]
     assert visit.column(table, 8) == expected[:50]
 
+    words = decided_words(last, pd.read_parquet(results / "replicates.parquet"), "three")
+    found = ((last["layer"] % 4 == 3) & (words == "discordant")).sum()
     page.locator("#heads input").fill("nope discordant")
-    assert status.text_content().endswith(f" of {((last['layer'] % 4 == 3) & (last['r_k'] < 0)).sum()} rows")
+    assert status.text_content().endswith(f" of {found} rows")
     page.locator("#heads input").fill("L2H3")
     assert visit.column(table, 1) == ["2"]
     choose.select_option("")

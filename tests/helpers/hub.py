@@ -51,6 +51,8 @@ class HubStandIn:
         self.gated = gated
         self.log: list[Request] = []
         self.faults: dict[str, HubError] = {}
+        self.commits: dict[tuple[str, str], str] = {}
+        """Commits of branches that have moved, by (repo, branch)."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
         self._server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
@@ -94,8 +96,9 @@ class HubStandIn:
         if repo not in self.repos:
             raise HubError(404, "RepoNotFound", "Repository not found")
         for name, files in self.repos[repo].items():
-            if revision in (name, commit_of(repo, name)):
-                return commit_of(repo, name), files
+            commit = self.commits.get((repo, name), commit_of(repo, name))
+            if revision in (name, commit):
+                return commit, files
         raise HubError(404, "RevisionNotFound", f"Invalid rev id: {revision}")
 
 

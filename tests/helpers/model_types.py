@@ -20,9 +20,10 @@ from torch import nn
 from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from ropewalk.models.doctor import Finding, examine
+from ropewalk.models.doctor import examine
 from ropewalk.models.layout import Layout
 from ropewalk.models.probe import probe_tokens, read_layout
+from ropewalk.models.proof import Finding
 from ropewalk.models.tap import replaced_attention
 
 SIZES: dict[str, Any] = {

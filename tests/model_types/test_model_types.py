@@ -7,12 +7,25 @@ import torch
 from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from helpers.model_types import NO_DISPATCH, NOT_BUILT, QK_NORM, REFUSED, TOKENS, TYPES, check, tiny_config, tiny_model
+from helpers.model_types import (
+    NO_DISPATCH,
+    NORM_LAST,
+    NOT_BUILT,
+    QK_NORM,
+    REFUSED,
+    TOKENS,
+    TYPES,
+    check,
+    tiny_config,
+    tiny_model,
+)
 from helpers.paths import ROOT
+from ropewalk.capture.collector import changes_after_rotation
 from ropewalk.errors import RopewalkError
 from ropewalk.models.doctor import examine
 from ropewalk.models.loading import model_class
 from ropewalk.models.probe import read_layout
+from ropewalk.models.proof import prove
 
 BROUGHT_BY_USERS = [
     "llama",
@@ -139,6 +152,25 @@ def test_qk_norm_that_a_configuration_asks_for(model_type: str, change: dict[str
     model = tiny_model(model_type, **change)
     assert all(finding.passed for finding in examine(model))
     assert any(QK_NORM.fullmatch(name.rpartition(".")[2]) for name, _ in model.named_modules())
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_a_norm_after_the_rotation_is_found_on_the_model(model_type: str) -> None:
+    assert changes_after_rotation(tiny_model(model_type)) == (TYPES[model_type].note == NORM_LAST)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("model_type", TYPES)
+def test_half_precision_is_proven_in_float32(model_type: str, dtype: torch.dtype) -> None:
+    found = prove(tiny_model(model_type).to(dtype))
+    assert (found.outcome, found.dtype, found.limit) == ("proven", "float32", 1e-5)
+    assert found.added is not None
+    assert found.added < 2e-2
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_plain_attention_is_proven_too(model_type: str) -> None:
+    assert prove(tiny_model(model_type, "eager")).outcome == "proven"
 
 
 @pytest.mark.parametrize("model_type", ["llama", "smollm3", "glm"])

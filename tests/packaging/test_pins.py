@@ -1,6 +1,8 @@
 """Bounds in pyproject.toml, pins in the constraints, and what is installed: one story."""
 
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,6 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from building import ROOT, copy_tree
+from ropewalk.text import install_extra
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
@@ -74,6 +77,33 @@ def test_constraints_are_pins_in_the_order_of_the_alphabet(name: str) -> None:
 
 def test_everything_that_is_installed_is_pinned() -> None:
     assert sorted(needed("ropewalk", ("dev",)) - set(pins("constraints.txt"))) == []
+
+
+@pytest.mark.parametrize("extra", ["datasets", "gguf", "sklearn"])
+def test_the_command_that_messages_name_installs_an_extra_from_a_clone(extra: str, tmp_path: Path) -> None:
+    """As it is printed, where all it needs is installed; not with another torch than the constraints name."""
+    clone = copy_tree(tmp_path / "clone")
+    shutil.copy(ROOT / "constraints.txt", clone)
+    (printed,) = re.findall(r"\(in a clone: pip (.+)\)$", install_extra(extra))
+    words = shlex.split(printed)
+
+    def install() -> subprocess.CompletedProcess[str]:
+        offline = ["--dry-run", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
+        command = [sys.executable, "-m", "pip", *words, *offline]
+        return subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
+
+    done = install()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Would install ropewalk-" in done.stdout
+    text = (clone / "constraints.txt").read_text(encoding="utf-8")
+    (clone / "constraints.txt").write_text(re.sub("(?m)^torch==.*", "torch==0.1", text), encoding="utf-8")
+    assert install().returncode != 0
+
+
+def test_messages_word_extras_in_one_place() -> None:
+    """`ropewalk[extra]` alone does not install where the package is not on an index."""
+    worded = {path.name for path in (ROOT / "src").rglob("*.py") if "'ropewalk[" in path.read_text(encoding="utf-8")}
+    assert worded == {"text.py"}
 
 
 def test_extras_that_name_the_package_itself_come_from_the_clone(tmp_path: Path) -> None:

@@ -150,12 +150,16 @@ def test_wording():
     assert value(Estimate(-0.0001, nan), CORRELATION) == "0.000"
     assert value(Estimate(nan, nan), SHARE) == "no value"
     assert direction(Estimate(0.1, nan), CORRELATION) == "rises by 0.100"
-    assert direction(Estimate(-0.1, 0.04), CORRELATION) == "falls by 0.100 ± 0.040"
-    assert direction(Estimate(-0.1, 0.05), CORRELATION) == "shows no change beyond its error (-0.100 ± 0.050)"
+    assert direction(Estimate(-0.1, 0.04, 16), CORRELATION) == "falls by 0.100 ± 0.040"
+    assert direction(Estimate(-0.1, 0.05, 16), CORRELATION) == "shows no change beyond its error (-0.100 ± 0.050)"
+    # Student's t: 2.13 errors with 16 groups, 2.36 with 8, 12.7 with 2.
+    assert [sign(Estimate(0.1, 0.045, groups), CORRELATION) for groups in (16, 8, 2)] == [1, 0, 0]
+    # The largest of many is held against all of them.
+    assert [sign(Estimate(0.1, 0.03, 16), CORRELATION, many) for many in (1, 5, 50)] == [1, 1, 0]
     assert direction(Estimate(0.0001, nan), CORRELATION) == "does not change at this precision"
     assert direction(Estimate(0.0, 0.0), CORRELATION) == "does not change"
     assert direction(Estimate(nan, nan), CORRELATION) == "cannot be compared"
-    assert [sign(Estimate(change, 0.1), CORRELATION) for change in (0.3, 0.1, -0.3)] == [1, 0, -1]
+    assert [sign(Estimate(change, 0.1, 16), CORRELATION) for change in (0.3, 0.1, -0.3)] == [1, 0, -1]
 
 
 def test_taxonomy_shares_and_discordance():
@@ -195,10 +199,12 @@ def test_flows_count_heads():
         assert f"{size} from {way}" in text
     gained = (moved & (after == "position-dominated")).sum()
     assert f"position-dominated gains {gained} and loses" in text
-    still = leave_one_out(table, noise=0.0)
-    assert f"({moved.sum()} of these changes hold whichever shard is left out)" in text_of(
-        "category_flows", table, still
-    )
+    sure = table.assign(certainty=np.where(np.arange(len(table)) % 2, 0.96, 0.94))
+    certain = sure[sure["pc"] == 0].set_index(["checkpoint", "layer", "head"])["certainty"] > 0.95
+    names = table["checkpoint"].unique()
+    both = certain.loc[names[0]].to_numpy() & certain.loc[names[1]].to_numpy()
+    said = f"({(moved.to_numpy() & both).sum()} of these changes between categories that are both 95% certain)"
+    assert said in text_of("category_flows", sure, leave_one_out(table))
 
 
 def test_portraits_describe_the_chosen_checkpoints():
@@ -269,3 +275,26 @@ def test_missing_correlations_are_counted():
     table.loc[table.index[:7], "r_k"] = np.nan
     text = text_of("taxonomy_evolution", table)
     assert "7 rows lack a correlation and are left out of means and categories (most at S1-0K: 7)" in text
+
+
+def test_heads_whose_first_component_mixes_are_counted():
+    table = synthetic(2, phases=1, heads=40).assign(overlap=0.99)
+    assert "mixes with other components" not in text_of("position_signal", table)
+    table.loc[[3, 45, 46], "overlap"] = 0.6
+    text = text_of("position_signal", table)
+    label = table["label"].unique()[1]
+    assert "; in 3 rows PC0 mixes with other components when a shard is left out" in text
+    assert f"(most at {label}: 2)" in text
+
+
+def test_a_first_component_that_tells_queries_from_keys_is_said_to():
+    table = synthetic(3, phases=1, heads=40).assign(separation_share=0.2)
+    assert "PC0 is mostly" not in text_of("position_signal", table)
+    label = table["label"].unique()[2]
+    table.loc[table["label"] == label, "separation_share"] = 0.93
+    for name in ("position_signal", "taxonomy_evolution", "depth_heatmap_r_q", "concordance"):
+        text = text_of(name, table)
+        assert f"**PC0 is mostly the axis between queries and keys** at 1 of 3 checkpoints: at {label} 93.0%" in text
+    assert f"**PC0 is mostly the axis between queries and keys**: at {label} 93.0%" in text_of(
+        "position_signal", table[table["label"] == label]
+    )

@@ -116,6 +116,25 @@ def test_inspect_and_doctor(run: Run, model_folder: Path, tmp_path: Path) -> Non
     assert "there is no" in err
 
 
+@pytest.mark.parametrize(
+    ("passed", "mark", "sentence"),
+    [
+        (False, "FAIL", "cannot be trusted under the tap: see the checks that failed above"),
+        (None, "open", "could not be proven under the tap: see the checks marked open above"),
+    ],
+)
+def test_doctor_tells_what_failed_from_what_is_open(
+    run: Run, model_folder: Path, monkeypatch: pytest.MonkeyPatch, passed: bool | None, mark: str, sentence: str
+) -> None:
+    from ropewalk.models.proof import Finding
+
+    findings = [Finding("one", True, "well"), Finding("two", passed, "ill")]
+    monkeypatch.setattr("ropewalk.models.doctor.examine", lambda _: findings)
+    code, out, err = run("doctor", str(model_folder))
+    assert (code, out.splitlines()) == (2, ["ok    one: well", f"{mark}  two: ill"])
+    assert sentence in err
+
+
 def test_checkpoints_lists_audits_and_writes_a_study(run: Run, serve: Callable[..., Any], tmp_path: Path) -> None:
     files = {"config.json": b'{"model_type": "gpt_neox", "max_position_embeddings": 2048}', "tokenizer.json": b"{}"}
     branches = {f"step{n}": {**files, "model.safetensors": b"%d" % (n // 2)} for n in (1, 2, 3)}

@@ -196,7 +196,7 @@ def test_pre_rope_is_refused_where_it_cannot_be_had(
     model: Any, tokens: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the modelling file's rotation to listen to, a layer that rotates has nothing to give."""
-    monkeypatch.setattr("ropewalk.capture.collector.rotary_inputs", lambda _: nullcontext([]))
+    monkeypatch.setattr("ropewalk.capture.collector.rotations", lambda _: nullcontext([]))
     layout = read_layout(model)
     with pytest.raises(RopewalkError, match="pre_rope is not available for SmolLM3Attention"):
         collected(model, tokens, MomentSums(), pre_rope=True)

@@ -89,22 +89,22 @@ def test_measured_numbers_and_errors_are_plain_pandas():
 
 
 @pytest.mark.parametrize(
-    ("r_q", "spread", "agrees"),
+    ("r_q", "error", "agrees"),
     [
-        # Published: 0.67. Two replicates r_q ± spread have the jackknife error sqrt(1/2 · 2 · spread²) = spread.
-        (0.694, 0.01, True),  # 0.024 off, at most 2 · 0.01 + 0.005 = 0.025
-        (0.696, 0.01, False),
-        (0.646, 0.01, True),
-        (0.644, 0.01, False),
-        (0.714, 0.02, True),  # 0.044 off, at most 2 · 0.02 + 0.005 = 0.045
-        (0.716, 0.02, False),
+        # Published: 0.67. Sixteen replicates r_q ± spread have the jackknife error sqrt(15/16 · 16 · spread²).
+        (0.696, 0.01, True),  # 0.026 off, at most 2.1314 · 0.01 + 0.005 = 0.0263
+        (0.697, 0.01, False),
+        (0.644, 0.01, True),
+        (0.643, 0.01, False),
+        (0.717, 0.02, True),  # 0.047 off, at most 2.1314 · 0.02 + 0.005 = 0.0476
+        (0.718, 0.02, False),
     ],
 )
-def test_agreement_is_two_errors_plus_the_published_precision(r_q, spread, agrees):
-    table, replicates = constant(r_q, count=2)
-    replicates["r_q"] = [r_q - spread, r_q + spread]
+def test_agreement_is_the_interval_plus_the_published_precision(r_q, error, agrees):
+    table, replicates = constant(r_q, count=16)
+    replicates["r_q"] = r_q + np.tile([-1, 1], 8) * error / np.sqrt(15)
     found = row(compare.compare(View.of(table, replicates)), FIRST, "mean_r_q")
-    assert found["se"] == pytest.approx(spread)
+    assert found["se"] == pytest.approx(error)
     assert found["difference"] == pytest.approx(r_q - 0.67)
     assert found["agrees"] == agrees
 

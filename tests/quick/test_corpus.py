@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,16 @@ def test_a_dataset_of_the_hub_library(tmp_path: Path, monkeypatch: pytest.Monkey
         list(texts(corpus.model_copy(update={"column": "text"})))
     with pytest.raises(RopewalkError, match="cannot be read"):
         list(texts(corpus.model_copy(update={"split": "nosuch"})))
+
+
+def test_a_dataset_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    message = (
+        "hub datasets need an extra: pip install 'ropewalk[datasets]' "
+        "(in a clone: pip install -c constraints.txt -e '.[datasets]')"
+    )
+    with pytest.raises(RopewalkError, match=f"^{re.escape(message)}$"):
+        list(texts(Corpus(source="dataset", repo="org/texts")))
 
 
 def test_documents_have_exactly_the_length_and_shorter_ones_are_left_out(tmp_path: Path, tokenizer: Any) -> None:

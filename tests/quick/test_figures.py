@@ -352,13 +352,14 @@ def test_folders_are_numbered_without_a_gap():
         "06_phase_portraits",
         "07_concordance",
         "08_category_flows",
+        "09_axis_choice",
     ]
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=NAMES)
 def test_a_figure_is_a_module_of_its_name_with_the_options_it_says(figure):
-    assert figure.draw.__module__ == figure.caption.__module__ == f"ropewalk.figures.{figure.name}"
-    for function, needed in ((figure.draw, ["view"]), (figure.caption, ["view", "source"])):
+    assert figure.drawing.__module__ == figure.wording.__module__ == f"ropewalk.figures.{figure.name}"
+    for function, needed in ((figure.drawing, ["view"]), (figure.wording, ["view", "source"])):
         parameters = inspect.signature(function).parameters.values()
         assert [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY] == needed
-        assert [p.name for p in parameters if p.kind is p.KEYWORD_ONLY] == list(figure.options)
+        assert [p.name for p in parameters if p.kind is p.KEYWORD_ONLY] == list(figure.own_options)

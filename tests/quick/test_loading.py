@@ -15,18 +15,22 @@ from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
+from transformers import modeling_gguf_pytorch_utils
 
 from helpers.collecting import collected
 from helpers.hub import HubStandIn
+from helpers.logs import heard
 from ropewalk.capture.shards import ShardSums
 from ropewalk.errors import RopewalkError
 from ropewalk.models import hub, loading
-from ropewalk.models.device import choose_device
-from ropewalk.models.loading import device_of, load_config, load_model, load_tokenizer, model_class, model_fingerprint
+from ropewalk.models.device import choose_device, compute_dtype
+from ropewalk.models.identity import model_fingerprint
+from ropewalk.models.loading import device_of, load_config, load_model, load_tokenizer, model_class
 from ropewalk.models.weights import index_files
 from ropewalk.statistics.moments import MomentSums
 from ropewalk.statistics.sample import VectorSample
 from ropewalk.study import Checkpoint
+from ropewalk.text import install_extra
 
 SIZES: dict[str, Any] = {
     "vocab_size": 64,
@@ -210,10 +214,27 @@ def test_gguf_gives_weights_and_tokenizer(tmp_path: Path) -> None:
     np.testing.assert_array_equal(state["model.embed_tokens.weight"].numpy(), written["token_embd.weight"])
     assert {layer for _, layer in captured(model)} == {0, 1}
     assert load_tokenizer(place)("abcdx")["input_ids"] == [29, 30, 26]
-    config = load_config(place)
-    before = model_fingerprint(place, config)
+    before = model_fingerprint(place, load_config(place))
     write_gguf(tmp_path / "tiny.gguf", seed=1)
-    assert model_fingerprint(place, config) != before
+    assert model_fingerprint(place, load_config(place)) != before
+
+
+def test_gguf_is_read_without_a_bar(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_gguf(tmp_path / "tiny.gguf")
+    bar = modeling_gguf_pytorch_utils.tqdm
+    place = checkpoint(tmp_path, gguf_file="tiny.gguf")
+    model = load_model(place)
+    assert model.dtype == torch.float32
+    load_tokenizer(place)
+    assert capfd.readouterr() == ("", "")
+    assert modeling_gguf_pytorch_utils.tqdm is bar
+    # transformers alone shows one, whatever it is told of bars.
+    transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="tiny.gguf")
+    assert "GGUF tensors" in capfd.readouterr().err
+    write_gguf(tmp_path / "tiny.gguf", leave_out="blk.1.attn_k.weight")
+    with pytest.raises(RopewalkError):
+        load_model(place)
+    assert modeling_gguf_pytorch_utils.tqdm is bar
 
 
 def test_gguf_from_the_hub(tmp_path: Path, serve: Callable[..., HubStandIn]) -> None:
@@ -435,15 +456,107 @@ def test_rope_of_a_model_without_it_cannot_be_changed(tmp_path: Path) -> None:
 # Types, devices, random weights
 
 
+SLOW = {"architecture": "x86_64", "avx2": True, "avx512_bf16": False}
+BF16 = {**SLOW, "avx512_bf16": True}
+FP16 = {**SLOW, "avx512_fp16": True}
+ARM = {"architecture": "aarch64", "neon": True, "bf16": True, "fp16_arith": True}
+
+
+def on(monkeypatch: pytest.MonkeyPatch, instructions: dict[str, Any]) -> None:
+    """Let this machine be one with these instructions, and without a GPU."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: instructions)
+    for kind in (torch.cuda, torch.backends.mps):
+        monkeypatch.setattr(kind, "is_available", lambda: False)
+
+
+@pytest.fixture
+def halves(tmp_path: Path) -> dict[str, Path]:
+    """The same model stored in each type."""
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES))
+    for name in ("float32", "bfloat16", "float16"):
+        model.to(getattr(torch, name)).save_pretrained(tmp_path / name)
+    return {name: tmp_path / name for name in ("float32", "bfloat16", "float16")}
+
+
+@pytest.mark.parametrize("random", [False, True])
 @pytest.mark.parametrize(
-    ("dtype", "expected"), [("auto", torch.bfloat16), ("float32", torch.float32), ("float16", torch.float16)]
+    ("stored", "dtype", "instructions", "expected"),
+    [
+        ("bfloat16", "auto", SLOW, "float32"),
+        ("bfloat16", "auto", FP16, "float32"),
+        ("bfloat16", "auto", BF16, "bfloat16"),
+        ("bfloat16", "auto", ARM, "bfloat16"),
+        ("float16", "auto", SLOW, "float32"),
+        ("float16", "auto", BF16, "float32"),
+        ("float16", "auto", FP16, "float16"),
+        ("float16", "auto", ARM, "float16"),
+        ("float32", "auto", SLOW, "float32"),
+        ("bfloat16", "bfloat16", SLOW, "bfloat16"),
+        ("bfloat16", "float16", SLOW, "float16"),
+        ("float32", "bfloat16", SLOW, "bfloat16"),
+        ("bfloat16", "float32", BF16, "float32"),
+    ],
 )
-def test_dtype(dtype: str, expected: torch.dtype, tmp_path: Path) -> None:
-    transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).to(torch.bfloat16).save_pretrained(tmp_path)
-    assert {p.dtype for p in load_model(checkpoint(tmp_path, dtype=dtype)).parameters()} == {expected}
-    assert {p.dtype for p in load_model(checkpoint(tmp_path, dtype=dtype, random_weights=True)).parameters()} == {
-        expected
-    }
+def test_dtype(
+    stored: str,
+    dtype: str,
+    instructions: dict[str, Any],
+    expected: str,
+    random: bool,
+    halves: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is asked for is obeyed; `auto` is the stored type, and float32 where that would be slow."""
+    on(monkeypatch, instructions)
+    said: list[str] = []
+    with heard(said.append):
+        model = load_model(checkpoint(halves[stored], dtype=dtype, random_weights=random))
+    assert {parameter.dtype for parameter in model.parameters()} == {getattr(torch, expected)}
+    changed = dtype == "auto" and expected != stored
+    line = f"m: stored in {stored}, computed in float32, as this CPU is slow in the former; `dtype: {stored}` keeps it"
+    assert said == ([line] if changed else [])
+
+
+def test_a_device_map_and_another_device_keep_the_stored_type(
+    halves: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on(monkeypatch, SLOW)
+    place = halves["bfloat16"]
+    assert load_model(checkpoint(place, device_map="cpu")).dtype == torch.bfloat16
+    config = load_config(checkpoint(place))
+    # Asked for on a machine that has no such device, as a plan is.
+    assert compute_dtype(checkpoint(place, device="cuda"), config) == "bfloat16"
+    assert compute_dtype(checkpoint(place, device="cpu"), config) == "float32"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert compute_dtype(checkpoint(place), config) == "bfloat16"
+
+
+def test_a_type_that_only_the_weights_tell_is_left_to_them(
+    halves: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on(monkeypatch, SLOW)
+    path = halves["float16"] / "config.json"
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps({name: value for name, value in told.items() if name != "dtype"}))
+    place = checkpoint(halves["float16"])
+    assert compute_dtype(place, load_config(place)) == "auto"
+    assert load_model(place).dtype == torch.float16
+
+
+def test_the_fingerprint_has_the_type_that_auto_comes_to(
+    halves: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same study on two machines: shards of the one are not taken for the other's where their types differ."""
+
+    def fingerprint(dtype: str) -> str:
+        place = checkpoint(halves["bfloat16"], dtype=dtype)
+        return model_fingerprint(place, load_config(place))
+
+    on(monkeypatch, SLOW)
+    slow = fingerprint("auto")
+    assert slow == fingerprint("float32") != fingerprint("bfloat16")
+    on(monkeypatch, BF16)
+    assert slow != fingerprint("auto") == fingerprint("bfloat16")
 
 
 ON_DISK = {"model.layers.1": "disk", "model.layers.2": "disk"}
@@ -475,9 +588,8 @@ def test_random_weights_come_from_their_seed(llama: Path) -> None:
     assert not same_weights(drawn(3), drawn(4))
     assert not same_weights(drawn(0), load_model(checkpoint(llama)))
     places = [checkpoint(llama, random_weights=True, weights_seed=seed) for seed in (3, 4)]
-    config = load_config(places[0])
-    assert model_fingerprint(places[0], config) == model_fingerprint(places[0], load_config(places[0]))
-    assert model_fingerprint(places[0], config) != model_fingerprint(places[1], config)
+    assert model_fingerprint(places[0], load_config(places[0])) == model_fingerprint(places[0], load_config(places[0]))
+    assert model_fingerprint(places[0], load_config(places[0])) != model_fingerprint(places[1], load_config(places[1]))
 
 
 def test_tied_embeddings_are_not_missing(tmp_path: Path) -> None:
@@ -733,7 +845,7 @@ def test_gguf_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RopewalkError, match=r"has no lost\.gguf: check `gguf_file`$"):
         load_config(checkpoint(tmp_path, gguf_file="lost.gguf"))
     monkeypatch.setitem(__import__("sys").modules, "gguf", None)
-    with pytest.raises(RopewalkError, match=r"^GGUF files need an extra: pip install 'ropewalk\[gguf\]'$"):
+    with pytest.raises(RopewalkError, match=f"^GGUF files need an extra: {re.escape(install_extra('gguf'))}$"):
         load_config(checkpoint(tmp_path, gguf_file="bad.gguf"))
 
 

@@ -13,7 +13,8 @@ from ropewalk.capture.shards import MemoryCapture, Provenance, StoredCapture, wr
 from ropewalk.geometry.moments import Moments, merge_all, stack
 from ropewalk.models.layout import AttentionLayer, Layout
 from ropewalk.statistics.base import Scope, layers_of
-from ropewalk.statistics.moments import MomentStream, moment_sums, moments_of
+from ropewalk.statistics.moments import cuts, moment_sums, moments_of
+from ropewalk.statistics.stream import MomentStream, shuffle, shuffled_positions
 
 FIELDS = ("n", "mean", "t_mean", "sxx", "sxt", "stt")
 
@@ -84,11 +85,10 @@ def test_merging_a_head_without_tokens_changes_nothing() -> None:
 def test_moments_come_back_from_a_shard_as_they_were(tmp_path: Path) -> None:
     layout = Layout("tiny", 1, (AttentionLayer(0, 0, 3, 3, 8, 1.0, None),), False)
     q, k = (Moments.of(vectors(3, 40, 8, seed), np.arange(40.0)) for seed in (1, 2))
+    sums = moment_sums({"q": q, "k": k}, {"q": q.sxt, "k": k.sxt})
     mark = Provenance("m", "t", "s")
     scope = Scope(context=40, documents=1, bucket_size=4)
-    captured = MemoryCapture(
-        layout, layout.heads(), scope, {"moments": {}}, [mark], [{("moments", 0): moment_sums(q, k)}]
-    )
+    captured = MemoryCapture(layout, layout.heads(), scope, {"moments": {}}, [mark], [{("moments", 0): sums}])
     write_capture(tmp_path, captured, "one")
     stored = StoredCapture(tmp_path, "one")
     (heads,) = layers_of(layout, layout.heads())
@@ -144,3 +144,50 @@ def test_memory_does_not_grow_with_tokens() -> None:
 def test_nothing_given_is_an_error() -> None:
     with pytest.raises(ValueError, match="no vectors"):
         MomentStream().result()
+
+
+def test_leading_tokens_and_shuffled_positions_are_those_of_a_plain_loop() -> None:
+    documents, heads, tokens, d = 3, 2, 700, 5
+    x = np.stack([vectors(heads, tokens, d, seed) for seed in range(documents)]).astype(np.float32).astype(float)
+    positions = torch.arange(10, 10 + tokens)
+    shuffled = [shuffled_positions(7, document, positions) for document in range(documents)]
+    stream = MomentStream([4, 600])
+    stream.update(torch.from_numpy(x[:2]).float(), positions, shuffled[:2])
+    stream.update(torch.from_numpy(x[2:]).float(), positions, shuffled[2:])
+    t = positions.numpy().astype(float)
+    whole = merge_all([Moments.of(one, t) for one in x])
+    assert_close(stream.result(), whole)
+    for cut in (4, 600):
+        leading = merge_all([Moments.of(one[:, :cut], t[:cut]) for one in x])
+        assert_close(stream.leading(cut), leading)
+        later = merge_all([Moments.of(one[:, cut:], t[cut:]) for one in x])
+        assert_close(stream.result().without(stream.leading(cut)), later, 1e-9)
+    null = merge_all([Moments.of(one, order.numpy().astype(float)) for one, order in zip(x, shuffled, strict=True)])
+    np.testing.assert_allclose(whole.sxt + stream.shuffled(), null.sxt, rtol=1e-9, atol=1e-6)
+    assert np.abs(null.sxt - whole.sxt).max() > 100
+
+
+def test_positions_are_shuffled_by_seed_and_document_alone() -> None:
+    positions = torch.arange(100)
+    one = shuffled_positions(0, 3, positions)
+    assert torch.equal(one, shuffled_positions(0, 3, positions))
+    assert sorted(one.tolist()) == positions.tolist()
+    assert not torch.equal(one, shuffled_positions(0, 4, positions))
+    assert not torch.equal(one, shuffled_positions(1, 3, positions))
+    assert shuffle(-1, 0, 5).tolist() != list(range(5))
+
+
+@pytest.mark.parametrize(
+    ("settings_", "expected"),
+    [
+        ({}, (4,)),
+        ({"skip_first": 1}, (3,)),
+        ({"skip_first": 3}, ()),
+        ({"skip_first": 8}, ()),
+        ({"common_context": 32}, (4, 32)),
+        ({"common_context": 128}, (4,)),
+        ({"common_context": 32, "skip_first": 8}, (24,)),
+    ],
+)
+def test_what_is_kept_apart(settings_: dict[str, int], expected: tuple[int, ...]) -> None:
+    assert cuts(Scope(context=128, documents=1, bucket_size=8, **settings_)) == expected

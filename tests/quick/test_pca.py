@@ -6,10 +6,10 @@ import torch
 from scipy.stats import pearsonr
 from sklearn import decomposition
 
-from ropewalk.geometry.jackknife import jackknife_covariance, jackknife_error, leave_one_out
-from ropewalk.geometry.moments import Moments, merge_all
+from ropewalk.geometry.jackknife import jackknife_covariance, jackknife_error
+from ropewalk.geometry.moments import Moments
 from ropewalk.geometry.pca import combined_pca
-from ropewalk.statistics.moments import MomentStream
+from ropewalk.statistics.stream import MomentStream
 
 
 def synthetic(heads: int, tokens: int, d: int, seed: int = 0, offset: float = 0.0, drift: float = 0.02) -> np.ndarray:
@@ -110,62 +110,6 @@ def test_eigengap() -> None:
     assert combined_pca(moments, moments).eigengap[0] == pytest.approx((4 - 1) / 4)
 
 
-@pytest.mark.parametrize("d", [16, 64, 128])
-def test_leaving_one_group_out_equals_recomputing_without_it(d: int) -> None:
-    groups, tokens = 6, 400
-    t = np.arange(tokens, dtype=float)
-    q = [Moments.of(synthetic(3, tokens, d, 10 + g) @ _rotation(d), t) for g in range(groups)]
-    k = [Moments.of(synthetic(3, tokens, d, 30 + g) @ _rotation(d), t) for g in range(groups)]
-    whole, left_out = leave_one_out(q, k, np.arange(3))
-    np.testing.assert_allclose(whole.r_q, combined_pca(merge_all(q), merge_all(k)).r_q, atol=1e-12)
-    exact = [combined_pca(merge_all(q[:g] + q[g + 1 :]), merge_all(k[:g] + k[g + 1 :])) for g in range(groups)]
-    for name in ("explained_variance", "r_q", "r_k"):
-        fast, slow = (np.array([getattr(pca, name) for pca in side]) for side in (left_out, exact))
-        error = jackknife_error(slow)
-        assert (np.abs(fast - slow)[:, :, 0] < 0.02 * error[:, 0]).all()
-        np.testing.assert_allclose(jackknife_error(fast), error, rtol=0.1)
-
-
-def _rotation(d: int) -> np.ndarray:
-    return np.linalg.qr(np.random.default_rng(0).normal(size=(d, d)))[0]
-
-
-def test_replicates_within_too_small_a_span_are_worse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control of the comparison above: it can tell a good span from a bad one."""
-    d, t = 64, np.arange(300.0)
-    q, k = ([Moments.of(synthetic(2, 300, d, g + s) @ _rotation(d), t) for g in range(5)] for s in (10, 30))
-    exact = combined_pca(merge_all(q[1:]), merge_all(k[1:])).r_q
-    good = np.abs(leave_one_out(q, k, np.arange(2))[1][0].r_q - exact).max()
-    monkeypatch.setattr("ropewalk.geometry.jackknife.SPAN", 10)
-    monkeypatch.setattr("ropewalk.geometry.jackknife.MARGIN", 0)
-    assert np.abs(leave_one_out(q, k, np.arange(2))[1][0].r_q - exact).max() > 5 * good
-
-
-def test_heads_that_share_keys_read_the_right_ones() -> None:
-    t = np.arange(200.0)
-    q = [Moments.of(synthetic(4, 200, 16, g), t) for g in range(3)]
-    k = [Moments.of(synthetic(2, 200, 16, 9 + g), t) for g in range(3)]
-    key_of = np.array([0, 0, 1, 1])
-    whole, left_out = leave_one_out(q, k, key_of)
-    np.testing.assert_array_equal(whole.r_k, combined_pca(merge_all(q), merge_all(k)[key_of]).r_k)
-    exact = combined_pca(q[0].merge(q[1]), k[0].merge(k[1])[key_of])
-    np.testing.assert_allclose(left_out[2].r_k, exact.r_k, atol=1e-9)
-
-
-def test_projected_moments_are_those_of_projected_vectors() -> None:
-    x, t = synthetic(2, 100, 12), np.arange(100.0)
-    directions = np.stack([_rotation(12)[:, :5]] * 2)
-    projected, direct = Moments.of(x, t).project(directions), Moments.of(x @ directions, t)
-    for name in ("mean", "sxx", "sxt"):
-        np.testing.assert_allclose(getattr(projected, name), getattr(direct, name), rtol=1e-9, atol=1e-9)
-
-
-def test_one_group_has_no_error() -> None:
-    moments = Moments.of(synthetic(2, 50, 16), np.arange(50))
-    assert leave_one_out([moments], [moments], np.arange(2))[1] == []
-    assert np.isnan(jackknife_error(np.zeros((0, 3)))).all()
-
-
 def test_jackknife_covariance_against_numpy() -> None:
     values = np.random.default_rng(0).normal(size=(9, 4, 2))
     found = jackknife_covariance(values)
@@ -181,21 +125,3 @@ def test_jackknife_of_a_mean_is_its_standard_error() -> None:
     values = np.random.default_rng(0).normal(size=12)
     replicates = np.array([np.delete(values, i).mean() for i in range(12)])
     assert jackknife_error(replicates) == pytest.approx(values.std(ddof=1) / np.sqrt(12))
-
-
-def test_jackknife_error_covers_the_spread_of_repeated_experiments() -> None:
-    """The error of r_q from groups within one experiment matches the spread of r_q over many experiments."""
-    t = np.arange(60.0)
-
-    def experiment(seed: int) -> tuple[float, float]:
-        generator = np.random.default_rng(seed)
-        groups = []
-        for _ in range(10):
-            level = generator.normal(size=(1, 1, 8)) * 0.5
-            x = generator.normal(size=(1, 60, 8)) + level + 0.1 * t[:, None] * np.eye(8)[0]
-            groups.append(Moments.of(x, t))
-        whole, left_out = leave_one_out(groups, groups, np.arange(1))
-        return whole.r_q[0, 0], float(jackknife_error([pca.r_q[0, 0] for pca in left_out]))
-
-    values, errors = np.array([experiment(seed) for seed in range(200)]).T
-    assert np.sqrt((errors**2).mean()) == pytest.approx(values.std(), rel=0.25)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import multivariate_normal, pearsonr
+from scipy.stats import multivariate_t, pearsonr
 from sklearn import decomposition
 
 import ropewalk
@@ -135,11 +135,11 @@ def test_a_head_looked_at_closely(results: ropewalk.Results, by_hand: list[Call]
 
 
 def test_the_certainty_of_a_category(results: ropewalk.Results) -> None:
-    """Against SciPy: the mass of a bivariate normal with the jackknife's covariance in the region of the category."""
+    """Against SciPy: the mass of Student's distribution with the jackknife's covariance in the category's region."""
     row = results.heads.iloc[4]
     own = results.replicates.query("layer == 1 and head == 0")[["r_q", "r_k"]].to_numpy()
     covariance = np.cov(own.T, bias=True) * (len(own) - 1)
-    draws = multivariate_normal([row["r_q"], row["r_k"]], covariance, seed=0, allow_singular=True).rvs(200_000)
+    draws = multivariate_t([row["r_q"], row["r_k"]], covariance, len(own) - 1, allow_singular=True, seed=0).rvs(200_000)
     from ropewalk.geometry.taxonomy import classify
 
     share = np.mean(classify(draws[:, 0], draws[:, 1]) == row["category"])

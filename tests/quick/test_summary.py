@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import t as student
 
 from helpers.oracles import jackknife
 from helpers.tables import heads_of, leave_one_out, synthetic
@@ -12,7 +13,7 @@ from ropewalk.errors import RopewalkError
 from ropewalk.geometry.taxonomy import CATEGORIES
 from ropewalk.summary.lineup import Group
 from ropewalk.summary.measures import MEASURES
-from ropewalk.summary.view import NO_CATEGORY, View, depth_tracks, pc0, summarise, transitions
+from ropewalk.summary.view import NO_CATEGORY, View, depth_tracks, summarise, transitions
 
 
 def test_summarise_against_pandas():
@@ -23,11 +24,17 @@ def test_summarise_against_pandas():
     for name, part in heads.groupby("checkpoint", sort=False):
         rope, nope = part[part["rope"]], part[~part["rope"]]
         dominated = part["category"] == "position-dominated"
+        own = replicates[replicates["checkpoint"] == name].pivot(columns="left_out", index=["layer", "head"])
+        limits = [student.ppf(0.975, 3) * own[column].apply(jackknife, axis=1).to_numpy() for column in ("r_q", "r_k")]
+        decided = part[(part["r_q"].abs() > limits[0]) & (part["r_k"].abs() > limits[1])]
         expected = {
             "mean_r_q": part["r_q"].mean(),
             "mean_r_k": part["r_k"].mean(),
             "mean_abs_r_k": part["r_k"].abs().mean(),
-            "discordant": (part["r_k"] < 0).mean(),
+            "discordant": (decided["r_q"] * decided["r_k"] < 0).mean(),
+            "undecided": 1 - len(decided) / len(part),
+            "undecided_category": 0.0,
+            "share_negative_r_k": (part["r_k"] < 0).mean(),
             "mean_explained_variance": part["explained_variance"].mean(),
             **{f"share_{category}": (part["category"] == category).mean() for category in CATEGORIES},
             "concordant_position-dominated": (dominated & (part["r_q"] * part["r_k"] > 0)).mean(),
@@ -38,10 +45,13 @@ def test_summarise_against_pandas():
             "mean_r_k_nope": nope["r_k"].mean(),
             "mean_abs_r_k_rope": rope["r_k"].abs().mean(),
             "mean_abs_r_k_nope": nope["r_k"].abs().mean(),
-            "discordant_rope": (rope["r_k"] < 0).mean(),
-            "discordant_nope": (nope["r_k"] < 0).mean(),
+            "discordant_rope": (decided["r_q"] * decided["r_k"] < 0)[decided["rope"]].mean(),
+            "discordant_nope": (decided["r_q"] * decided["r_k"] < 0)[~decided["rope"]].mean(),
         }
-        assert expected.keys() == MEASURES.keys()
+        # What the table has no columns for is missing.
+        missing = MEASURES.keys() - expected.keys()
+        assert all("permuted" in name or "readout" in name or "separation" in name for name in missing)
+        assert all(np.isnan(summary.loc[(name, quantity), "value"]) for quantity in missing)
         for quantity, number in expected.items():
             assert summary.loc[(name, quantity), "value"] == pytest.approx(number)
         samples = replicates[replicates["checkpoint"] == name].groupby("left_out")["r_k"]
@@ -139,7 +149,7 @@ def test_transitions_pair_heads():
     dropped = table.drop(index=table.index[(table["checkpoint"] == first) & (table["pc"] == 0)][5])
     pairs = transitions(View.of(dropped), 0, 1)
     assert len(pairs) == 299
-    assert pairs["stable"].isna().all()
+    assert pairs["certain"].isna().all()
     assert pairs["before"].iloc[0] == NO_CATEGORY
     heads = heads_of(table).set_index(["checkpoint", "layer", "head"])["category"].fillna(NO_CATEGORY)
     second = table["checkpoint"].unique()[1]
@@ -147,16 +157,16 @@ def test_transitions_pair_heads():
         assert (row.before, row.after) == (heads[first, row.layer, row.head], heads[second, row.layer, row.head])
 
 
-def test_transitions_know_what_holds():
+def test_transitions_know_what_is_certain():
     table = synthetic(2, phases=1)
-    still = leave_one_out(table, noise=0.0)
-    assert transitions(View.of(table, still), 0, 1)["stable"].all()
-    shaken = still.copy()
-    layer, head = shaken[["layer", "head"]].iloc[0]
-    touched = (shaken["layer"] == layer) & (shaken["head"] == head) & (shaken["left_out"] == 2)
-    shaken.loc[touched, ["r_q", "r_k"]] = [0.1, 0.9]
-    pairs = transitions(View.of(table, shaken), 0, 1)
-    assert pairs.loc[~pairs["stable"], ["layer", "head"]].to_numpy().tolist() == [[layer, head]]
+    table["certainty"] = 0.99
+    assert transitions(View.of(table), 0, 1)["certain"].all()
+    row = table.index[7]
+    table.loc[row, "certainty"] = 0.94
+    pairs = transitions(View.of(table), 0, 1)
+    assert pairs.loc[~pairs["certain"], ["layer", "head"]].to_numpy().tolist() == [
+        table.loc[row, ["layer", "head"]].tolist()
+    ]
 
 
 def test_models_of_another_depth_share_no_heads():
@@ -169,7 +179,7 @@ def test_models_of_another_depth_share_no_heads():
 def test_mistakes_are_named():
     table = synthetic(1, phases=1)
     with pytest.raises(RopewalkError, match="the table has no row with pc 0: PC0 is what figures"):
-        pc0(table[table["pc"] == 1])
+        View.of(table[table["pc"] == 1])
     replicates = leave_one_out(table).drop(columns="left_out")
     with pytest.raises(RopewalkError, match="the replicates have no column 'left_out': they need checkpoint, layer"):
         View.of(table, replicates)

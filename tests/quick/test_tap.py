@@ -20,7 +20,7 @@ from ropewalk.errors import RopewalkError
 from ropewalk.models.layout import Layout
 from ropewalk.models.loading import model_class
 from ropewalk.models.probe import probe_tokens, read_layout
-from ropewalk.models.tap import Call, Finished, dispatches, rotary_inputs, tap
+from ropewalk.models.tap import Call, Finished, dispatches, rotations, tap
 from ropewalk.statistics.base import Scope
 from ropewalk.statistics.moments import MomentSums
 from ropewalk.statistics.sample import VectorSample
@@ -313,18 +313,18 @@ def test_rotary_functions_are_put_back() -> None:
     model = tiny_model("llama")
     source: ModuleType = sys.modules[type(model).__module__]
     original = source.apply_rotary_pos_emb
-    with rotary_inputs(model) as seen:
+    with rotations(model) as seen:
         run(model)
-        assert [part.shape for part in seen[0]] == [(1, 4, TOKENS, 8), (1, 2, TOKENS, 8)]
+        assert [part.shape for part in seen[0]] == [(1, 4, TOKENS, 8), (1, 2, TOKENS, 8), (1, 2, TOKENS, 8)]
     assert source.apply_rotary_pos_emb is original
-    with pytest.raises(IndexError), rotary_inputs(model):
+    with pytest.raises(IndexError), rotations(model):
         model(input_ids=torch.tensor([[10**6]]))
     assert source.apply_rotary_pos_emb is original
 
 
 def test_queries_and_keys_that_are_rotated_apart_are_not_taken_for_a_pair() -> None:
     model = tiny_model("gemma4_text")
-    with rotary_inputs(model) as seen:
+    with rotations(model) as seen:
         run(model)
     assert seen == []
     with pytest.raises(RopewalkError, match=r"^pre_rope is not available for Gemma4TextAttention"):

@@ -4,9 +4,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, multivariate_t
 
-from ropewalk.geometry.taxonomy import CATEGORIES, bin_label, classify, depth_bin, probabilities, rule_conditions
+from ropewalk.geometry.taxonomy import (
+    CATEGORIES,
+    bin_label,
+    classify,
+    concordance,
+    depth_bin,
+    probabilities,
+    rule_conditions,
+)
 
 
 def by_hand(r_q: float, r_k: float) -> str:
@@ -101,7 +109,7 @@ def test_probabilities_are_the_mass_in_each_region(
         sum(mass((-far, low), k) for k in positional),
         sum(mass((-far, low), k) for k in weak),
     ]
-    found = probabilities([r_q], [r_k], [covariance])[0]
+    found = probabilities([r_q], [r_k], [covariance], groups=10**6)[0]
     np.testing.assert_allclose(found, [*expected, 1 - sum(expected)], atol=2e-4)
     assert found.max() < 0.999
 
@@ -109,10 +117,10 @@ def test_probabilities_are_the_mass_in_each_region(
 def test_probabilities_without_an_error_are_certain_and_missing_ones_are_missing() -> None:
     nothing = np.zeros((2, 2))
     r_q, r_k = [0.9, 0.1, 0.5], [-0.8, 0.2, 0.5]
-    found = probabilities(r_q, r_k, [nothing] * 3)
+    found = probabilities(r_q, r_k, [nothing] * 3, groups=8)
     assert [CATEGORIES[column] for column in found.argmax(axis=1)] == list(classify(r_q, r_k))
     np.testing.assert_allclose(found.max(axis=1), 1)
-    assert np.isnan(probabilities([np.nan, 0.5], [0.5, 0.5], [nothing, np.full((2, 2), np.nan)])).all()
+    assert np.isnan(probabilities([np.nan, 0.5], [0.5, 0.5], [nothing, np.full((2, 2), np.nan)], groups=8)).all()
 
 
 def test_probabilities_are_how_often_the_category_comes_out() -> None:
@@ -121,4 +129,28 @@ def test_probabilities_are_how_often_the_category_comes_out() -> None:
     truth, covariance = np.array([0.66, 0.74]), np.array([[0.002, 0.001], [0.001, 0.002]])
     draws = generator.multivariate_normal(truth, covariance, 100_000)
     seen = [np.mean(classify(draws[:, 0], draws[:, 1]) == category) for category in CATEGORIES]
-    np.testing.assert_allclose(probabilities([truth[0]], [truth[1]], [covariance])[0], seen, atol=0.006)
+    np.testing.assert_allclose(probabilities([truth[0]], [truth[1]], [covariance], groups=10**6)[0], seen, atol=0.006)
+
+
+@pytest.mark.parametrize("groups", [2, 3, 8, 16])
+@pytest.mark.parametrize(("r_q", "r_k", "s_q", "s_k", "correlation"), CLOSE)
+def test_few_groups_make_a_category_less_certain(
+    groups: int, r_q: float, r_k: float, s_q: float, s_k: float, correlation: float
+) -> None:
+    """Against draws of SciPy's multivariate t, and less certain than the normal distribution says."""
+    cross = correlation * s_q * s_k
+    covariance = np.array([[s_q**2, cross], [cross, s_k**2]])
+    draws = multivariate_t([r_q, r_k], covariance, df=groups - 1, seed=0).rvs(200_000)
+    seen = [np.mean(classify(draws[:, 0], draws[:, 1]) == category) for category in CATEGORIES]
+    np.testing.assert_allclose(probabilities([r_q], [r_k], [covariance], groups)[0], seen, atol=0.008)
+
+
+def test_thresholds_can_be_moved() -> None:
+    assert classify([0.65], [0.65], low=0.2, high=0.6).tolist() == ["position-dominated"]
+    assert classify([0.65], [0.65]).tolist() == ["mixed"]
+    assert classify([0.25], [0.25], low=0.2, high=0.6).tolist() == ["mixed"]
+
+
+def test_concordance_is_the_sign_of_the_product() -> None:
+    words = concordance([0.5, 0.5, -0.04, 0.5, np.nan], [0.5, -0.5, 0.5, -0.1, 0.5], [True, True, True, False, True])
+    assert words.tolist() == ["concordant", "discordant", "discordant", "undecided", None]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.text import count, cut, one_line, size, slug, some, table
+from ropewalk.text import count, cut, one_line, size, slug, some, spans, table
 
 
 def test_a_table_is_as_wide_as_its_cells() -> None:
@@ -113,3 +113,9 @@ def test_slugs_are_names_of_folders() -> None:
     assert slug("stage 1/step: 5 (ü)") == "stage_1_step_5_"
     assert slug("a.b_c-D9") == "a.b_c-D9"
     assert slug("a.b_c-D9", keep="") == "a_b_c_D9"
+
+
+def test_neighbouring_numbers_are_one_span() -> None:
+    assert spans([0, 1, 2, 3, 7, 9, 10]) == "0-3, 7, 9-10"
+    assert spans([5]) == "5"
+    assert spans([]) == ""

@@ -258,7 +258,7 @@ def study(default: str = "dtype: auto", first: str = "step: 1", second: str = "c
             study(top="zebra: 1"),
             [
                 "line 11: zebra is not a known key: known here: "
-                "name, checkpoints, results, defaults, corpus, capture, figures"
+                "name, checkpoints, results, defaults, corpus, capture, nulls, figures"
             ],
         ),
         (

@@ -1,7 +1,10 @@
 """Datasets of vectors in place of a capture, and the vectors that a capture keeps."""
 
 import json
+import os
+import random
 import re
+import shutil
 import tracemalloc
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,20 +17,23 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
+import yaml
 from scipy.stats import pearsonr
 from sklearn.decomposition import PCA
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from helpers.hub import HubStandIn
+from helpers.command import Run
+from helpers.hub import HubStandIn, commit_of
 from helpers.logs import heard
+from ropewalk.capture.manifest import read_manifest
 from ropewalk.capture.run import capture_study
-from ropewalk.capture.shards import StoredCapture, read_manifest, shard_path
+from ropewalk.capture.shards import StoredCapture, shard_path
 from ropewalk.capture.sources import ROWS, batches
 from ropewalk.errors import RopewalkError
 from ropewalk.results import analyze
 from ropewalk.statistics.base import layers_of
 from ropewalk.statistics.sample import kept_positions
-from ropewalk.study import Study, parse_study
+from ropewalk.study import Study, load_study, parse_study
 
 CONTEXT = 32
 DOCUMENTS = 6
@@ -112,6 +118,7 @@ def test_moments_of_a_source_are_those_of_a_plain_loop(dataset: Path, tmp_path: 
     capture_study(study(dataset, results))
     folder = results / "captures" / "data"
     assert read_manifest(folder)["documents"] == DOCUMENTS
+    assert (read_manifest(folder)["dtype"], read_manifest(folder)["proof"]) == (None, {"outcome": "no model"})
     stored = StoredCapture(folder, "data")
     for layer, chosen in enumerate(layers_of(stored.layout, stored.heads)):
         assert (chosen.heads, chosen.key_heads) == (tuple(range(QUERIES)), tuple(range(KEYS)))
@@ -259,7 +266,7 @@ def test_a_second_run_reads_nothing_and_a_changed_file_is_refused(
     with pytest.raises(RopewalkError, match="was made from other capture settings than the study names now"):
         capture_study(study(dataset, results, {"skip_first": 2}))
     write(dataset, 0, 0, "q", rows_of(99))
-    with pytest.raises(RopewalkError, match="was made from another model than the study names now"):
+    with pytest.raises(RopewalkError, match="was made from another model or `dtype` than the study names now"):
         capture_study(study(dataset, results))
 
 
@@ -621,3 +628,222 @@ def test_everything_kept_gives_the_table_of_the_capture(model: Path, tmp_path: P
     for column in ("explained_variance", "r_q", "r_k", "n_q", "n_k"):
         np.testing.assert_allclose(merged[column].astype(float), merged[f"{column}_again"].astype(float), atol=1e-6)
     assert merged["rope"].equals(merged["rope_again"])
+
+
+# What a study says of a dataset's model
+
+
+def test_depth_and_layer_types_that_the_study_states(dataset: Path, tmp_path: Path) -> None:
+    stated = {"depth": 30, "nope_layers": [1, 3, 7], "sliding_layers": [0, 4], "sliding_window": 16}
+    table = table_of(dataset, tmp_path / "stated", **stated)
+    assert (table["layers"] == 30).all()
+    assert table.groupby("layer")["rope"].first().tolist() == [True, False]
+    assert table.groupby("layer")["sliding"].first().tolist() == [True, False]
+    assert set(table_of(dataset, tmp_path / "full", {"full_attention_only": True}, **stated)["layer"]) == {1}
+    unstated = table_of(dataset, tmp_path / "unstated")
+    assert unstated["rope"].isna().all()
+    assert (unstated["layers"] == LAYERS).all()
+    assert table_of(dataset, tmp_path / "all", nope_layers=[])["rope"].all()
+    numbers = ["explained_variance", "r_q", "r_k", "se_r_q"]
+    pd.testing.assert_frame_equal(table[numbers], unstated[numbers])
+
+
+def test_the_files_tell_sliding_layers_besides_the_study(dataset: Path, tmp_path: Path) -> None:
+    rows = head_rows(1, 0, "q")
+    for head in range(QUERIES):
+        write(dataset, 1, head, "q", head_rows(1, head, "q") | {"sliding_window": [8] * len(rows["position"])})
+    table = table_of(dataset, tmp_path / "results", sliding_layers=[0], sliding_window=16)
+    assert table.groupby("layer")["sliding"].first().tolist() == [True, True]
+    layers = read_manifest(tmp_path / "results/captures/data")["layout"]["layers"]
+    assert [layer["window"] for layer in layers] == [16, 8]
+
+
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"depth": 1}, "holds layer 1 and the study says `depth: 1` of 'data': it is at least 2"),
+        (
+            {"nope_layers": [3]},
+            "`nope_layers` of 'data' names layer 3 and .* ends with layer 1: set `depth` to the layers",
+        ),
+        (
+            {"sliding_layers": [2], "sliding_window": 8},
+            "`sliding_layers` of 'data' names layer 2 and .* ends with layer 1: set `depth` to the layers of the model",
+        ),
+        ({"depth": 4, "nope_layers": [4]}, "`nope_layers` names layer 4 and `depth: 4` leaves layers 0 to 3: correct"),
+        ({"nope_layers": [-1]}, r"nope_layers\.0 is -1: input should be greater than or equal to 0"),
+        ({"depth": 0}, r"depth is 0: input should be greater than 0"),
+        ({"sliding_layers": [0]}, "`sliding_layers` and `sliding_window` go together: give both or neither"),
+        ({"sliding_window": 8}, "`sliding_layers` and `sliding_window` go together: give both or neither"),
+    ],
+)
+def test_statements_that_cannot_be(stated: dict[str, Any], message: str, dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(RopewalkError, match=message):
+        capture_study(study(dataset, tmp_path / "results", **stated))
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"key_heads": 2},
+        {"depth": 30},
+        {"nope_layers": [3]},
+        {"sliding_layers": [3], "sliding_window": 8},
+    ],
+    ids=lambda stated: next(iter(stated)),
+)
+def test_statements_are_for_a_source_that_has_no_layout_file(
+    stated: dict[str, Any], dataset: Path, tmp_path: Path
+) -> None:
+    field = next(iter(stated))
+    checkpoint = {"repo": "org/m", "name": "m", "context": CONTEXT, **stated}
+    with pytest.raises(RopewalkError, match=f"`{field}` goes with `source`; of a model .* it is measured: remove it"):
+        parse_study({"name": "s", "checkpoints": [checkpoint]})
+    write_layout(dataset)
+    with pytest.raises(
+        RopewalkError, match=rf"vectors has a layout\.json, which tells what its model is: remove it, or `{field}` from"
+    ):
+        capture_study(study(dataset, tmp_path / "results", **stated))
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        ({"label": "D", "phase": "late", "step": 3}, None),
+        ({"depth": 30, "nope_layers": [0], "sliding_layers": [1], "sliding_window": 8}, None),
+        ({"key_heads": KEYS}, None),
+        ({"key_heads": 1}, "other capture settings"),
+        ({"context": CONTEXT + 1}, "other capture settings"),
+        ({"capture": {"skip_first": 1}}, "other capture settings"),
+        ({"capture": {"pairs": [[0, 1]]}}, "other capture settings"),
+        ({"capture": {"components": 2, "batch_tokens": 5}}, None),
+        # It shuffles positions.
+        ({"capture": {"seed": 1}}, "other capture settings"),
+        ({"capture": {"statistics": ["moments", "sample"]}}, None),
+        ({"capture": {"shards": 2}}, "was captured in 3 shards and the study says 2 now: set `shards: 3` again"),
+    ],
+    ids=str,
+)
+def test_what_of_a_source_has_shards_refused(
+    change: dict[str, Any], refused: str | None, dataset: Path, tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    capture_study(study(dataset, results))
+    changed = study(dataset, results, **change)
+    if refused is None:
+        capture_study(changed)
+        return
+    with pytest.raises(RopewalkError, match=refused):
+        capture_study(changed)
+
+
+def test_a_source_is_known_by_what_its_files_hold(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copied and touched files are the same; the same shape with other numbers is not, nor is another statistic."""
+    results = tmp_path / "results"
+    path = dataset / "l00h00q" / "data.parquet"
+    plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    pq.write_table(pa.table(head_rows(0, 0, "q")), path, **plain)
+    capture_study(study(dataset, results))
+    copy = shutil.copytree(dataset, tmp_path / "copy")
+    for copied in copy.rglob("*.parquet"):
+        os.utime(copied, (0, 0))
+    capture_study(study(copy, results))
+    monkeypatch.setattr("ropewalk.statistics.moments.MomentSums.revision", 99)
+    with pytest.raises(RopewalkError, match="other capture settings"):
+        capture_study(study(dataset, results))
+    monkeypatch.undo()
+    before = path.stat()
+    rows = head_rows(0, 0, "q")
+    pq.write_table(pa.table(rows | {"vector": rows["vector"][::-1]}), path, **plain)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    with pytest.raises(RopewalkError, match="was made from another model or `dtype` than the study names now"):
+        capture_study(study(dataset, results))
+
+
+def test_the_record_names_the_vectors(dataset: Path, tmp_path: Path, serve: Callable[..., HubStandIn]) -> None:
+    serve({"datasets/org/qk": {"main": files_of(dataset)}})
+    checkpoints = [
+        {"source": source, "name": name, "context": CONTEXT}
+        for source, name in ((str(dataset), "local"), ("org/qk", "remote"))
+    ]
+    data = {"name": "s", "results": str(tmp_path / "r"), "checkpoints": checkpoints, "capture": {"shards": 2}}
+    capture_study(parse_study(data))
+    local, remote = yaml.safe_load((tmp_path / "r/study.yaml").read_text())["origins"]
+    assert local["vectors"].startswith("local folder, sha256 ")
+    assert remote == {"checkpoint": "remote", "vectors": f"org/qk@{commit_of('datasets/org/qk', 'main')}"}
+    # A run of one of them leaves what the record says of the other.
+    (dataset / "l00h00q/data.parquet").unlink()
+    capture_study(parse_study(data), only=["remote"])
+    assert yaml.safe_load((tmp_path / "r/study.yaml").read_text())["origins"] == [local, remote]
+
+
+# Heads that are there, and the plan
+
+
+def test_fewer_heads_than_asked_for_are_said(dataset: Path, tmp_path: Path) -> None:
+    for name in ("l00h01q", "l01h02q"):
+        shutil.rmtree(dataset / name)
+
+    def said(capture: dict[str, Any], results: str) -> tuple[list[str], list[tuple[int, int]]]:
+        lines: list[str] = []
+        with heard(lines.append):
+            table = table_of(dataset, tmp_path / results, capture, key_heads=KEYS)
+        return [line for line in lines if "asked for" in line], pc0(table).index.tolist()
+
+    there = [(0, 0), (0, 2), (0, 3), (1, 0), (1, 1), (1, 3)]
+    assert said({"heads": 300}, "many") == ([f"data: 6 of the 300 heads asked for are in {dataset}"], there)
+    assert said({"heads": "all"}, "all") == ([f"data: 6 of the 8 heads asked for are in {dataset}"], there)
+    assert said({"heads": 6}, "six") == ([], there)
+    lines, chosen = said({"heads": 4}, "four")
+    assert (lines, len(chosen)) == ([], 4)
+    assert set(chosen) < set(there)
+    assert said({"heads": "all", "layers": [1]}, "one") == (
+        [f"data: 3 of the 4 heads asked for are in {dataset}"],
+        [(1, 0), (1, 1), (1, 3)],
+    )
+
+
+def test_a_sample_of_whole_vectors_is_that_of_a_capture(dataset: Path, tmp_path: Path) -> None:
+    table = pc0(table_of(dataset, tmp_path / "results", {"heads": 5, "seed": 3}))
+    grid = [(layer, head) for layer in range(LAYERS) for head in range(QUERIES)]
+    assert table.index.tolist() == sorted(random.Random(3).sample(grid, 5))
+
+
+def test_the_plan_shows_documents_shards_and_heads_of_a_source(run: Run, dataset: Path, tmp_path: Path) -> None:
+    shutil.rmtree(dataset / "l00h01q")
+    data = {
+        "name": "s",
+        "results": str(tmp_path / "results"),
+        "checkpoints": [{"source": str(dataset), "name": "data", "context": CONTEXT, "key_heads": KEYS}],
+        "capture": {"shards": 3, "heads": 300},
+    }
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump(data))
+
+    def planned() -> tuple[list[str], list[str]]:
+        code, out, err = run("run", str(path), "--dry-run")
+        assert code == 0, err
+        _, _, row, *rest = out.splitlines()
+        return re.split(r"\s{2,}", row.strip()), rest
+
+    row, rest = planned()
+    assert row[:7] == ["data", "32", "6", "–", "3 (0)", "7 of 300", "–"]
+    assert rest[0] == f"data is read from {dataset}, which has 7 of the 300 heads asked for"
+    assert rest[1].startswith("in all: 0 tokens, 3 shards to compute, ")
+    assert not (tmp_path / "results").exists()
+    planned_disk = row[7]
+    capture_study(load_study(path))
+    assert planned()[0][4] == "3 (3)"
+    stored = sum(shard.stat().st_size for shard in (tmp_path / "results").rglob("shard-*"))
+    assert float(planned_disk.removesuffix(" KB")) * 1000 == pytest.approx(stored, rel=0.5)
+
+
+def test_no_head_that_is_asked_for_is_there(dataset: Path, tmp_path: Path) -> None:
+    write_layout(dataset)
+    for head in range(QUERIES):
+        shutil.rmtree(dataset / f"l01h{head:02d}q")
+    with pytest.raises(RopewalkError, match=r"^no head is left: none of those asked for is there$"):
+        capture_study(study(dataset, tmp_path / "results", {"layers": [1]}))

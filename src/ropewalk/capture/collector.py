@@ -12,8 +12,8 @@ from torch import nn
 from ropewalk.capture.shards import ShardSums
 from ropewalk.errors import RopewalkError
 from ropewalk.models.layout import Head, Layout
-from ropewalk.models.probe import input_device
-from ropewalk.models.tap import Call, Finished, rotary_inputs, tap
+from ropewalk.models.probe import input_device, probe_tokens
+from ropewalk.models.tap import Call, Finished, Rotation, rotations, tap
 from ropewalk.statistics.base import Accumulator, LayerHeads, Observation, Scope, Statistic, Sums, layers_of
 
 
@@ -47,7 +47,7 @@ def collect(
     device = input_device(model)
     with ExitStack() as stack:
         if collection.pre_rope:
-            collector.rotary = stack.enter_context(rotary_inputs(model))
+            collector.rotary = stack.enter_context(rotations(model))
         stack.enter_context(tap(model, collector.view))
         for start in range(0, len(tokens), batch):
             rows = torch.from_numpy(np.ascontiguousarray(tokens[start : start + batch], dtype=np.int64)).to(device)
@@ -82,7 +82,7 @@ class _Collector:
         self._documents: Sequence[int] = ()
         self._token_ids = torch.empty(0)
         self._call_index = 0
-        self.rotary: list[tuple[torch.Tensor, torch.Tensor]] | None = None
+        self.rotary: list[Rotation] | None = None
 
     def begin(self, documents: Sequence[int], token_ids: torch.Tensor) -> None:
         self._documents, self._call_index = documents, 0
@@ -154,14 +154,30 @@ class _Collector:
         return sums
 
 
-def before_rotation(
-    call: Call, rotary: Sequence[tuple[torch.Tensor, torch.Tensor]]
-) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The query and key of a call as they went into its rotation (see `rotary_inputs`); None where that is not seen."""
+def before_rotation(call: Call, rotary: Sequence[Rotation]) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The query and key of a call as they went into its rotation (see `rotations`); None where that is not seen."""
     if not rotary:
         return None
-    query, key = (_unrotated(before, after) for before, after in zip(rotary[-1], (call.query, call.key), strict=True))
+    query, key = _unrotated(rotary[-1].query, call.query), _unrotated(rotary[-1].key, call.key)
     return None if query is None or key is None else (query, key)
+
+
+@torch.inference_mode()
+def changes_after_rotation(model: nn.Module) -> bool:
+    """Whether a short input shows keys that change once more between their rotation and attention, as by a QK-norm.
+
+    Keys alone are asked: queries may also be scaled by position there, which is no norm.
+    """
+    changed: list[bool] = []
+
+    def view(call: Call) -> None:
+        rotated = _unrotated(rotary[-1].rotated_key, call.key) if rotary else None
+        changed.append(rotated is not None and not torch.equal(rotated.to(call.key.dtype), call.key))
+        rotary.clear()
+
+    with rotations(model) as rotary, tap(model, view):
+        model(input_ids=probe_tokens(model), use_cache=False)
+    return any(changed)
 
 
 def _unrotated(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor | None:

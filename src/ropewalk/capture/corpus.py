@@ -14,10 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ropewalk.capture.pinned import is_on_hub, pinned
 from ropewalk.errors import RopewalkError
 from ropewalk.files import atomic_path, write_text
+from ropewalk.fingerprint import fingerprint
 from ropewalk.study import Corpus
-from ropewalk.text import count, one_line
+from ropewalk.text import count, install_extra, one_line
 
 CHARACTERS_PER_TOKEN = 12
 """More than any tokenizer averages: so much text is tried first, and the whole only if it was not enough."""
@@ -38,19 +40,22 @@ class Documents:
     left_out: int
     empty: int
     largest: int
+    dataset: str | None = None
+    """The hub dataset that they come from, as `repo@commit`."""
 
     def tokens(self) -> Tokens:
         """The documents as a read-only map of the file: nothing is loaded until it is looked at."""
         return np.memmap(self.path, dtype=np.int32, mode="r", shape=(self.documents, self.length))
 
-    def facts(self) -> dict[str, int]:
+    def facts(self) -> dict[str, int | str]:
         """What a study's record says of them."""
-        return {
+        counts: dict[str, int | str] = {
             "documents": self.documents,
             "tokens": self.length,
             "shorter left out": self.left_out,
             "of them empty": self.empty,
         }
+        return counts if self.dataset is None else counts | {"dataset": self.dataset}
 
     def describe(self) -> str:
         """One line for people."""
@@ -119,8 +124,10 @@ def texts(corpus: Corpus) -> Iterator[str]:
 def prepare(corpus: Corpus, tokenizer: Any, length: int, folder: Path) -> Documents:
     """Tokenize a corpus into documents of exactly `length` tokens, once: the result is kept in `folder`.
 
-    Shorter documents are left out (or joined); when there are fewer than asked for, it says so and nothing is kept.
+    Shorter documents are left out (or joined); when there are fewer than asked for, it says so and nothing is kept. Of
+    a hub dataset it is the commit that counts: tokens are made anew when its branch has moved.
     """
+    corpus = pinned(corpus, folder)
     key = _key(corpus, tokenizer, length)
     record = folder / f"{key[:16]}.json"
     if record.is_file():
@@ -148,7 +155,8 @@ def prepare(corpus: Corpus, tokenizer: Any, length: int, folder: Path) -> Docume
                 f"{wanted} are asked for ({left_out} are shorter): "
                 "lower `documents` or `context`, add texts, or set `short_documents: join`"
             )
-    documents = Documents(str(record.with_suffix(".bin")), kept, length, left_out, empty, largest)
+    dataset = f"{corpus.repo}@{corpus.revision}" if is_on_hub(corpus) else None
+    documents = Documents(str(record.with_suffix(".bin")), kept, length, left_out, empty, largest, dataset)
     facts = {name: value for name, value in asdict(documents).items() if name != "path"}
     write_text(record, json.dumps(facts, indent=1))
     return documents
@@ -194,13 +202,14 @@ def vocabulary_hash(tokenizer: Any) -> str:
 
 def _key(corpus: Corpus, tokenizer: Any, length: int) -> str:
     """Hash of all that decides the tokens: settings, the files as they stand, the tokenizer itself."""
-    files = (
-        []
-        if corpus.source == "dataset"
-        else [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in find_files(corpus)]
-    )
-    parts = (FORMAT, corpus.model_dump_json(), length, files, vocabulary_hash(tokenizer))
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
+    if is_on_hub(corpus):
+        paths = []
+    elif corpus.source == "dataset":
+        paths = sorted(path for path in Path(str(corpus.repo)).rglob("*") if path.is_file())
+    else:
+        paths = find_files(corpus)
+    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    return fingerprint([FORMAT, corpus.model_dump(mode="json"), length, files, vocabulary_hash(tokenizer)])
 
 
 def _jsonl_texts(path: Path, column: str) -> Iterator[str]:
@@ -244,7 +253,7 @@ def _dataset_texts(corpus: Corpus) -> Iterator[str]:
     try:
         import datasets
     except ImportError as error:
-        raise RopewalkError("hub datasets need an extra: pip install 'ropewalk[datasets]'") from error
+        raise RopewalkError(f"hub datasets need an extra: {install_extra('datasets')}") from error
     try:
         rows: Iterable[dict[str, Any]] = datasets.load_dataset(
             corpus.repo, corpus.config, split=corpus.split, revision=corpus.revision, streaming=True

@@ -1,7 +1,7 @@
 """What a study asks for: one job per checkpoint, with its documents, shards and fingerprints."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,21 @@ from typing import Any
 import numpy as np
 
 from ropewalk.capture.corpus import Documents, check_corpus, prepare, vocabulary_hash
+from ropewalk.capture.manifest import manifest_facts
 from ropewalk.capture.settings import scope_of, settings_fingerprint
-from ropewalk.capture.shards import Provenance, capture_folder, is_done, manifest_facts, shard_path, split_documents
+from ropewalk.capture.shards import (
+    Provenance,
+    capture_folder,
+    check_split,
+    is_done,
+    shard_path,
+    split_documents,
+)
 from ropewalk.errors import RopewalkError
+from ropewalk.fingerprint import local_origin
 from ropewalk.models.hub import model_folder
-from ropewalk.models.loading import load_config, load_tokenizer, model_fingerprint
+from ropewalk.models.identity import model_fingerprint, model_origin
+from ropewalk.models.loading import load_config, load_tokenizer
 from ropewalk.models.source import TokenizerLocation
 from ropewalk.models.weights import check_present
 from ropewalk.progress import logger
@@ -24,7 +34,10 @@ from ropewalk.study import Checkpoint, Study
 
 @dataclass(frozen=True)
 class Job:
-    """One checkpoint with its documents and the fingerprints of its shards."""
+    """One checkpoint with its documents and the fingerprints of its shards.
+
+    `origins` says where its model and tokenizer come from: `repo@commit`, or the contents of a folder.
+    """
 
     checkpoint: Checkpoint
     config: Any
@@ -33,6 +46,7 @@ class Job:
     scope: Scope
     statistics: tuple[Statistic, ...]
     folder: Path
+    origins: Mapping[str, str]
     model: str
     settings: str
 
@@ -43,7 +57,8 @@ class Job:
 
     def provenance(self, number: int) -> Provenance:
         """Fingerprints of one shard."""
-        return Provenance(self.model, tokens_fingerprint(self.rows(number), self.shards[number]), self.settings)
+        tokens = tokens_fingerprint(self.rows(number), self.shards[number], self.documents.documents)
+        return Provenance(self.model, tokens, self.settings)
 
     def rows(self, number: int) -> Any:
         """Tokens [documents, context] of one shard."""
@@ -52,6 +67,7 @@ class Job:
 
     def missing(self, wanted: Sequence[int] | None = None) -> list[int]:
         """Numbers of the shards still to be computed."""
+        check_split(self.folder, len(self.shards), self.documents.documents)
         numbers = range(len(self.shards)) if wanted is None else wanted
         return [number for number in numbers if not is_done(shard_path(self.folder, number), self.provenance(number))]
 
@@ -61,10 +77,10 @@ class Job:
         return {"checkpoint": self.checkpoint.name, **manifest_facts(self.scope, provenances, self.statistics)}
 
 
-def tokens_fingerprint(rows: Any, documents: range) -> str:
-    """Hash of the tokens [documents, context] of a shard and of the documents' numbers."""
+def tokens_fingerprint(rows: Any, documents: range, total: int) -> str:
+    """Hash of the tokens [documents, context] of a shard, of its documents' numbers, and of how many there are."""
     digest = hashlib.sha256(np.ascontiguousarray(rows, dtype=np.int32).tobytes())
-    digest.update(f"{documents}".encode())
+    digest.update(f"{documents} of {total}".encode())
     return digest.hexdigest()
 
 
@@ -99,7 +115,7 @@ def prepare_jobs(study: Study) -> list[Job]:
             documents[vocabulary] = prepare(study.corpus, tokenizer, lengths[vocabulary], study.folder / "tokens")
             logger.info("corpus: %s", documents[vocabulary].describe())
         _check_vocabulary(checkpoint, config, documents[vocabulary])
-        jobs.append(_job(study, checkpoint, config, documents[vocabulary], statistics))
+        jobs.append(_job(study, checkpoint, config, documents[vocabulary], statistics, vocabulary))
     return jobs
 
 
@@ -117,9 +133,15 @@ def _check_vocabulary(checkpoint: Checkpoint, config: Any, documents: Documents)
 
 
 def _job(
-    study: Study, checkpoint: Checkpoint, config: Any, documents: Documents, statistics: tuple[Statistic, ...]
+    study: Study,
+    checkpoint: Checkpoint,
+    config: Any,
+    documents: Documents,
+    statistics: tuple[Statistic, ...],
+    vocabulary: str,
 ) -> Job:
-    scope = scope_of(study.capture, checkpoint, documents.documents)
+    scope = scope_of(study, checkpoint, documents.documents)
+    origin = model_origin(checkpoint)
     return Job(
         checkpoint=checkpoint,
         config=config,
@@ -128,6 +150,17 @@ def _job(
         scope=scope,
         statistics=statistics,
         folder=capture_folder(study.folder, checkpoint.slug),
-        model=model_fingerprint(checkpoint, config),
+        origins={
+            "checkpoint": checkpoint.name,
+            "model": f"{origin}, untrained" if checkpoint.random_weights else origin,
+            "tokenizer": _tokenizer_origin(checkpoint.tokenizer_location, vocabulary),
+        },
+        model=model_fingerprint(checkpoint, config, origin),
         settings=settings_fingerprint(study.capture, scope, statistics),
     )
+
+
+def _tokenizer_origin(location: TokenizerLocation, vocabulary: str) -> str:
+    repo = str(location.repo)
+    folder = model_folder(repo, location.revision)
+    return local_origin(vocabulary) if folder == Path(repo) else f"{repo}@{folder.name}"

@@ -7,61 +7,92 @@ from typing import Any
 import torch
 
 from ropewalk.capture.jobs import Job
+from ropewalk.capture.vectors import SourceJob
+from ropewalk.models.device import compute_dtype
 from ropewalk.models.loading import auto_class
+from ropewalk.statistics.moments import MomentSums
 from ropewalk.study import Study
 from ropewalk.text import count, size, table
 
 HEADERS = ("checkpoint", "context", "documents", "tokens", "shards (done)", "heads", "weights", "disk")
+NONE = "–"
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one checkpoint: tokens, shards (and how many are done), heads, bytes of weights and of results on disk."""
+    """Of one checkpoint: tokens, shards (and how many are done), heads, bytes of weights and of results on disk.
+
+    `asked` counts the heads that the study asks for: of vectors on disk, not all of them may be there.
+    """
 
     label: str
     context: int
     documents: int
-    tokens: int
+    tokens: int | None
     shards: int
     done: int
     heads: int
-    weights: int
+    weights: int | None
     disk: int
+    asked: int
 
 
-def costs(study: Study, jobs: Sequence[Job]) -> list[Cost]:
-    """Estimate from the configurations alone; the architecture is built without memory to count its parameters."""
-    return [_cost(study, job) for job in jobs]
+def costs(study: Study, jobs: Sequence[Job], sources: Sequence[SourceJob] = ()) -> list[Cost]:
+    """Estimate from the configurations alone; the architecture is built without memory to count its parameters.
+
+    In the order of the study. Datasets of vectors have no model to run: neither tokens nor weights.
+    """
+    rows = {cost.label: cost for cost in (*(_cost(study, job) for job in jobs), *map(_source_cost, sources))}
+    return [rows[checkpoint.label] for checkpoint in study.checkpoints if checkpoint.label in rows]
 
 
-def describe(study: Study, jobs: Sequence[Job]) -> str:
+def describe(study: Study, jobs: Sequence[Job], sources: Sequence[SourceJob] = ()) -> str:
     """The plan as text: a line per checkpoint and the sums."""
-    rows = costs(study, jobs)
+    rows = costs(study, jobs, sources)
     cells: list[list[str]] = [
         [
             row.label,
             f"{row.context:,}",
             f"{row.documents:,}",
-            f"{row.tokens:,}",
+            NONE if row.tokens is None else f"{row.tokens:,}",
             f"{row.shards:,} ({row.done:,})",
-            f"{row.heads:,}",
-            size(row.weights),
+            f"{row.heads:,}" if row.heads >= row.asked else f"{row.heads:,} of {row.asked:,}",
+            NONE if row.weights is None else size(row.weights),
             size(row.disk),
         ]
         for row in rows
     ]
-    cells += [[c.label, f"read from {c.source}"] for c in study.checkpoints if c.source]
     lines = [f"study {study.name}: {count(len(study.checkpoints), 'checkpoint')}, results in {study.folder}"]
     lines += [f"  {line}" for line in table(HEADERS, cells, right=range(1, len(HEADERS)))]
-    if rows:
-        memory = max(row.weights + row.disk // max(row.shards, 1) for row in rows)
-        lines.append(
-            f"in all: {count(sum(row.tokens for row in rows), 'token')}, "
-            f"{count(sum(row.shards - row.done for row in rows), 'shard')} to compute, "
-            f"about {size(memory)} of memory (weights and sums; activations come on top), "
-            f"{size(sum(row.disk for row in rows))} of disk"
-        )
+    for source in sources:
+        lack = f", which has {source.describe_heads()}" if source.lacks_heads else ""
+        lines.append(f"{source.checkpoint.label} is read from {source.checkpoint.source}{lack}")
+    memory = max((row.weights or 0) + row.disk // max(row.shards, 1) for row in rows)
+    lines.append(
+        f"in all: {count(sum(row.tokens or 0 for row in rows), 'token')}, "
+        f"{count(sum(row.shards - row.done for row in rows), 'shard')} to compute, "
+        f"about {size(memory)} of memory (weights and sums; activations come on top), "
+        f"{size(sum(row.disk for row in rows))} of disk"
+    )
     return "\n".join(lines)
+
+
+def _source_cost(source: SourceJob) -> Cost:
+    heads = source.dataset.heads
+    head_dim = max(layer.head_dim for layer in source.dataset.layout.layers)
+    disk = MomentSums().stored_bytes(len(source.dataset.files), head_dim, source.scope, len(source.shards))
+    return Cost(
+        label=source.checkpoint.label,
+        context=source.checkpoint.context,
+        documents=len(source.documents),
+        tokens=None,
+        shards=len(source.shards),
+        done=len(source.shards) - len(source.missing()),
+        heads=len(heads),
+        weights=None,
+        disk=round(disk),
+        asked=source.dataset.asked,
+    )
 
 
 def _cost(study: Study, job: Job) -> Cost:
@@ -90,12 +121,14 @@ def _cost(study: Study, job: Job) -> Cost:
         heads=heads,
         weights=_weights(job),
         disk=round(disk),
+        asked=heads,
     )
 
 
 def _weights(job: Job) -> int:
-    width = {"float32": 4, "bfloat16": 2, "float16": 2}.get(job.checkpoint.dtype)
-    dtype = job.config.dtype or torch.float32
+    name = compute_dtype(job.checkpoint, job.config)
+    # Where not even the configuration tells: most that do not are from before half precision.
+    dtype = torch.float32 if name == "auto" else getattr(torch, name)
     with torch.device("meta"):
         model = auto_class(job.config).from_config(job.config, trust_remote_code=job.checkpoint.trust_remote_code)
-    return int(sum(p.numel() for p in model.parameters())) * (width or torch.finfo(dtype).bits // 8)
+    return int(sum(p.numel() for p in model.parameters())) * dtype.itemsize

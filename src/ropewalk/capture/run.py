@@ -6,23 +6,17 @@ from torch import nn
 
 from ropewalk.capture.collector import Collection, collect
 from ropewalk.capture.jobs import Job, prepare_jobs
+from ropewalk.capture.manifest import MODEL_FACTS, known_manifest, model_facts, write_manifest
+from ropewalk.capture.nulls import with_nulls
+from ropewalk.capture.readiness import make_ready
 from ropewalk.capture.settings import choose_heads
-from ropewalk.capture.shards import (
-    StoredCapture,
-    capture_folder,
-    known_manifest,
-    model_facts,
-    shard_path,
-    write_manifest,
-    write_shard,
-)
-from ropewalk.capture.vectors import capture_source
+from ropewalk.capture.shards import StoredCapture, capture_folder, shard_path, shard_versions, write_shard
+from ropewalk.capture.vectors import prepare_sources, run_source
 from ropewalk.errors import RopewalkError
 from ropewalk.models.layout import Head, Layout
 from ropewalk.models.loading import load_model
-from ropewalk.models.probe import read_layout
 from ropewalk.progress import Progress, logger
-from ropewalk.record import write_record
+from ropewalk.record import note_versions, write_record
 from ropewalk.statistics.base import layers_of
 from ropewalk.study import Capture, Checkpoint, Study
 
@@ -32,31 +26,37 @@ def capture_study(study: Study, *, only: Sequence[str] = (), shards: Sequence[in
 
     `only` names checkpoints (by name or label) and `shards` numbers, for a part of the work on one machine of many.
     """
+    study = with_nulls(study)
     for name in only:
         if not any(name in (checkpoint.name, checkpoint.label) for checkpoint in study.checkpoints):
             raise RopewalkError(
                 f"no checkpoint {name!r} in the study: choose among {', '.join(c.label for c in study.checkpoints)}"
             )
-    jobs = prepare_jobs(study)
 
     def is_wanted(checkpoint: Checkpoint) -> bool:
         return not only or checkpoint.name in only or checkpoint.label in only
 
-    # Datasets first: reading them is quick, and a mistake in one shows before a model runs for hours.
-    for checkpoint in study.checkpoints:
-        if checkpoint.source is not None and is_wanted(checkpoint):
-            capture_source(checkpoint, study.capture, capture_folder(study.folder, checkpoint.slug))
+    jobs = prepare_jobs(study)
     wanted = [job for job in jobs if is_wanted(job.checkpoint)]
+    sources = prepare_sources(study, is_wanted)
     for job in wanted:
         for shard in shards or ():
             if not 0 <= shard < len(job.shards):
                 raise RopewalkError(f"there is no shard {shard}: the study has shards 0 to {len(job.shards) - 1}")
         # A shard of other inputs is refused before the record says that the results are this study's.
         job.missing()
+    for source in sources:
+        source.missing()
     # One entry for each tokenizer: all its checkpoints read the same documents.
-    write_record(study.folder, study, [one.facts() for one in dict.fromkeys(job.documents for job in jobs)])
+    documents = [one.facts() for one in dict.fromkeys(job.documents for job in jobs)]
+    write_record(study.folder, study, documents, [*(job.origins for job in jobs), *(one.origins for one in sources)])
+    # Datasets first: reading them is quick, and a mistake in one shows before a model runs for hours.
+    for source in sources:
+        run_source(source)
     for number, job in enumerate(wanted, 1):
         run_job(job, study.capture, f"{job.checkpoint.label} ({number}/{len(wanted)})", shards)
+    folders = {one.name: capture_folder(study.folder, one.slug) for one in study.checkpoints}
+    note_versions(study.folder, {name: shard_versions(folder) for name, folder in folders.items()})
 
 
 def run_job(job: Job, capture: Capture, label: str, shards: Sequence[int] | None = None) -> None:
@@ -68,14 +68,15 @@ def run_job(job: Job, capture: Capture, label: str, shards: Sequence[int] | None
         known = None
     if missing or known is None:
         model = load_model(job.checkpoint, job.config)
-        layout = read_layout(model)
-        heads = choose_heads(layout, capture)
-        write_manifest(job.folder, manifest | model_facts(layout, heads))
+        ready = make_ready(model, job.checkpoint.label, capture.pre_rope)
+        heads = choose_heads(ready.layout, capture)
+        write_manifest(job.folder, manifest | model_facts(ready.layout, heads, ready.dtype, ready.proof))
         if missing:
-            _compute(job, capture, label, missing, model, layout, heads)
+            _compute(job, capture, label, missing, model, ready.layout, heads)
         del model
     else:
-        write_manifest(job.folder, manifest | {name: known[name] for name in ("layout", "heads")})
+        # What only the model can tell is as it was told when the shards were made.
+        write_manifest(job.folder, manifest | {name: known[name] for name in MODEL_FACTS if name in known})
         logger.info("%s: %d shards were there already", label, len(job.shards))
     if not job.missing():
         captured = StoredCapture(job.folder, job.checkpoint.label)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -12,16 +12,25 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from ropewalk._version import __version__
-from ropewalk.capture.settings import described
+from ropewalk.capture.manifest import (
+    MANIFEST,
+    known_manifest,
+    manifest_facts,
+    model_facts,
+    read_manifest,
+    write_manifest,
+)
 from ropewalk.errors import RopewalkError
-from ropewalk.files import write_bytes, write_text
+from ropewalk.files import write_bytes
 from ropewalk.models.layout import Head, Layout
 from ropewalk.record import FORMAT, outdated
-from ropewalk.statistics.base import LayerHeads, Scope, Statistic, Sums, layers_of
+from ropewalk.statistics.base import LayerHeads, Scope, Sums, layers_of
 from ropewalk.statistics.registry import build
+from ropewalk.text import count
+from ropewalk.versions import Versions, installed
 
-MANIFEST = "manifest.json"
+SHARDS = "shard-*.safetensors"
+"""Pattern of the names of shards."""
 
 ShardSums = Mapping[tuple[str, int], Sums]
 """The sums of one group of documents, by (statistic, layer)."""
@@ -52,8 +61,17 @@ def split_documents(documents: int, shards: int) -> tuple[range, ...]:
     return tuple(range(int(a), int(b)) for a, b in pairwise(borders))
 
 
-def write_shard(path: Path, sums: ShardSums, heads: Sequence[LayerHeads], provenance: Provenance) -> None:
-    """Write the sums of a group of documents, by (statistic, layer), atomically."""
+def write_shard(
+    path: Path,
+    sums: ShardSums,
+    heads: Sequence[LayerHeads],
+    provenance: Provenance,
+    versions: Versions | None = None,
+) -> None:
+    """Write the sums of a group of documents, by (statistic, layer), atomically.
+
+    `versions` are those of the libraries that made the sums: the installed ones unless they were made earlier.
+    """
     arrays = {
         f"{_prefix(statistic, layer)}{name}": np.ascontiguousarray(array)
         for (statistic, layer), own in sums.items()
@@ -62,7 +80,8 @@ def write_shard(path: Path, sums: ShardSums, heads: Sequence[LayerHeads], proven
     for own in heads:
         prefix = _prefix("heads", own.layer.layer)
         arrays[f"{prefix}q"], arrays[f"{prefix}k"] = np.array(own.heads), np.array(own.key_heads)
-    marks = {"format": FORMAT, "version": __version__, **asdict(provenance)}
+    made = installed() if versions is None else versions
+    marks = {"format": FORMAT, "versions": made, **asdict(provenance)}
     # One entry: the order of several is not fixed in the file, and the same shard should be the same bytes.
     write_bytes(path, save(arrays, metadata={"ropewalk": json.dumps(marks)}))
 
@@ -72,9 +91,14 @@ def is_done(path: Path, provenance: Provenance) -> bool:
     if not path.is_file():
         return False
     marks = _read_marks(_open_shard(path))
-    for part, value in asdict(provenance).items():
-        if marks.get(part) != value:
-            what = {"model": "another model", "tokens": "other documents", "settings": "other capture settings"}[part]
+    expected = asdict(provenance)
+    # Settings first: other heads of a dataset of vectors are other files too.
+    for part, what in (
+        ("settings", "other capture settings"),
+        ("model", "another model or `dtype`"),
+        ("tokens", "other documents"),
+    ):
+        if marks.get(part) != expected[part]:
             raise RopewalkError(
                 f"{path} was made from {what} than the study names now: remove {path.parent}, or set another "
                 "`results` in the study"
@@ -82,8 +106,29 @@ def is_done(path: Path, provenance: Provenance) -> bool:
     return True
 
 
+def check_split(folder: Path, shards: int, documents: int) -> None:
+    """Stop when the same number of documents was cut into another number of shards, of which some are there."""
+    known = known_manifest(folder)
+    if known is None or known.get("documents") != documents or known.get("shards") == shards:
+        return
+    if any(folder.glob(SHARDS)):
+        raise RopewalkError(
+            f"{folder} was captured in {count(known['shards'], 'shard')} and the study says {shards} now: set "
+            f"`shards: {known['shards']}` again, remove {folder}, or set another `results` in the study"
+        )
+
+
+def shard_versions(folder: Path) -> dict[int, Versions]:
+    """By number, of the shards that are there: the versions of what they were made with; none where they do not say."""
+    paths = {int(path.stem.removeprefix("shard-")): path for path in sorted(folder.glob(SHARDS))}
+    return {number: dict(_read_marks(_open_shard(path)).get("versions", {})) for number, path in paths.items()}
+
+
 class StoredCapture:
-    """A checkpoint's finished capture on disk: its manifest now, its sums when they are asked for."""
+    """A checkpoint's finished capture on disk: its manifest now, its sums when they are asked for.
+
+    `dtype` and `proof` are None where the manifest was written before captures proved themselves.
+    """
 
     def __init__(self, folder: Path, label: str) -> None:
         self.folder, self.label = folder, label
@@ -93,6 +138,8 @@ class StoredCapture:
             self.heads = [Head(*head) for head in manifest["heads"]]
             self.scope = Scope(**manifest["scope"])
             self.statistics = {name: one["options"] for name, one in manifest["statistics"].items()}
+            self.dtype: str | None = manifest.get("dtype")
+            self.proof: Mapping[str, Any] | None = manifest.get("proof")
             self.provenances = [
                 Provenance(manifest["model"], tokens, manifest["settings"]) for tokens in manifest["tokens_of_shards"]
             ]
@@ -105,6 +152,11 @@ class StoredCapture:
     def provenance(self) -> str:
         """A fingerprint of all shards together."""
         return _joined(self.provenances)
+
+    @property
+    def versions(self) -> dict[int, Versions]:
+        """Versions of what each shard was made with."""
+        return {number: made for number, made in shard_versions(self.folder).items() if number < len(self.provenances)}
 
     def shard(self, number: int) -> ShardSums:
         """All sums of one shard."""
@@ -169,6 +221,14 @@ class MemoryCapture:
     statistics: Mapping[str, Mapping[str, Any]]
     provenances: Sequence[Provenance]
     shards: Sequence[ShardSums]
+    made_with: Versions = field(default_factory=installed)
+    dtype: str | None = None
+    proof: Mapping[str, Any] | None = None
+
+    @property
+    def versions(self) -> dict[int, Versions]:
+        """Versions of what each group was made with."""
+        return dict.fromkeys(range(len(self.provenances)), self.made_with)
 
     @property
     def provenance(self) -> str:
@@ -189,60 +249,12 @@ def write_capture(folder: Path, captured: "StoredCapture | MemoryCapture", check
     manifest = {
         "checkpoint": checkpoint,
         **manifest_facts(captured.scope, captured.provenances, build(captured.statistics)),
-        **model_facts(captured.layout, captured.heads),
+        **model_facts(captured.layout, captured.heads, captured.dtype, captured.proof),
     }
     write_manifest(folder, manifest)
-    heads = layers_of(captured.layout, captured.heads)
+    heads, versions = layers_of(captured.layout, captured.heads), captured.versions
     for number, provenance in enumerate(captured.provenances):
-        write_shard(shard_path(folder, number), captured.shard(number), heads, provenance)
-
-
-def manifest_facts(scope: Scope, provenances: Sequence[Provenance], statistics: Sequence[Statistic]) -> dict[str, Any]:
-    """What a manifest says of a capture's settings and shards."""
-    return {
-        "documents": scope.documents,
-        "shards": len(provenances),
-        "tokens": scope.documents * scope.context,
-        "tokens_of_shards": [one.tokens for one in provenances],
-        "model": provenances[0].model,
-        "settings": provenances[0].settings,
-        "scope": asdict(scope),
-        "statistics": described(statistics),
-    }
-
-
-def model_facts(layout: Layout, heads: Sequence[Head]) -> dict[str, Any]:
-    """What a manifest says of a capture's model and the heads chosen of it."""
-    return {"layout": layout.to_dict(), "heads": [list(head) for head in heads]}
-
-
-def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest of a checkpoint's capture."""
-    marked = {"format": FORMAT, "ropewalk": __version__, **manifest}
-    write_text(folder / MANIFEST, json.dumps(marked, indent=1) + "\n")
-
-
-def known_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest if there is one that can be read, for a capture that would write it anew otherwise."""
-    try:
-        return read_manifest(folder)
-    except RopewalkError:
-        return None
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read the manifest of a checkpoint's capture."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise RopewalkError(f"{folder} holds no finished capture: run `ropewalk capture` on the study first")
-    try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        number = manifest.get("format")
-    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError) as error:
-        raise RopewalkError(f"{path} is damaged: delete it and run `ropewalk capture` again") from error
-    if number != FORMAT:
-        raise outdated(path, number)
-    return manifest
+        write_shard(shard_path(folder, number), captured.shard(number), heads, provenance, versions[number])
 
 
 def _joined(provenances: Sequence[Provenance]) -> str:
@@ -270,6 +282,6 @@ def _open_shard(path: Path) -> Any:
 
 
 def _read_marks(file: Any) -> dict[str, Any]:
-    """Format, version and fingerprints of an open shard."""
+    """Format, versions and fingerprints of an open shard."""
     marks: dict[str, Any] = json.loads((file.metadata() or {}).get("ropewalk", "{}"))
     return marks

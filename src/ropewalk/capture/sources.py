@@ -12,11 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ropewalk.capture.manifest import MANIFEST
 from ropewalk.capture.settings import choose_heads
+from ropewalk.capture.shards import StoredCapture
 from ropewalk.errors import RopewalkError
+from ropewalk.fingerprint import file_fingerprint, fingerprint, local_origin
 from ropewalk.models.hub import dataset_folder, dataset_names
 from ropewalk.models.layout import LAYOUT_FILE, AttentionLayer, Head, Layout
-from ropewalk.study import Capture
+from ropewalk.models.source import OF_VECTORS
+from ropewalk.statistics.sample import MADE_FROM
+from ropewalk.study import Capture, Checkpoint
 
 HeadKey = tuple[int, int, str]
 """(layer, number of the query or key head, kind)."""
@@ -33,22 +38,31 @@ BUFFER = 1 << 20
 
 @dataclass(frozen=True)
 class Dataset:
-    """The files of chosen heads: queries by (layer, head, "q"), keys by (layer, key head, "k")."""
+    """The files of chosen heads: queries by (layer, head, "q"), keys by (layer, key head, "k").
+
+    `origin` is `repo@commit`, or the contents of the files. `asked` counts the heads that the study asks for, which may
+    be more than there are.
+    """
 
     layout: Layout
     heads: list[Head]
+    asked: int
     files: dict[HeadKey, Path]
-    mark: str
+    origin: str
 
 
-def open_dataset(source: str, capture: Capture, revision: str | None = None, key_heads: int | None = None) -> Dataset:
+def open_dataset(checkpoint: Checkpoint, capture: Capture) -> Dataset:
     """Find the files of the heads that `capture` picks, in a folder or in a hub dataset: nothing else is fetched.
 
-    How query heads map to key heads comes from `layout.json` when it is there, else from `key_heads`, else from the
-    highest numbers. All heads means all that are there. Keys may be stored per key head or per query head: there, the
-    first chosen query head that reads a key head gives its keys.
+    How query heads map to key heads, how deep the model is and which layers rotate comes from `layout.json` when it is
+    there, else from the checkpoint, else from the highest numbers. A sample, or all heads, is of those that are there.
+    Keys may be stored per key head or per query head: there, the first chosen query head that reads a key head gives
+    its keys.
     """
-    location = _Folder(Path(source)) if Path(source).is_dir() else _Hub(source, revision)
+    source = str(checkpoint.source)
+    location = _Folder(Path(source)) if Path(source).is_dir() else _Hub(source, checkpoint.revision)
+    if isinstance(location, _Folder):
+        _check_current(location.folder)
     names = {
         (int(match[1]), int(match[2]), match[3]): name for name in location.names() if (match := FOLDER.fullmatch(name))
     }
@@ -56,20 +70,45 @@ def open_dataset(source: str, capture: Capture, revision: str | None = None, key
         raise RopewalkError(
             f"{source} holds no vectors: it needs folders such as l00h00q and l00h00k, each with a data.parquet"
         )
-    layout = _layout(location, source, names, key_heads)
+    layout = _layout(location, checkpoint, names)
     if capture.full_attention_only and layout.model_type == UNKNOWN:
         firsts = {layer: (layer, head, kind) for layer, head, kind in sorted(names, reverse=True) if kind == "q"}
         layout = _described(layout, location.fetch({key: names[key] for key in firsts.values()}))
-    heads = choose_heads(layout, capture)
-    if capture.heads == "all" and capture.pairs is None:
-        heads = [head for head in heads if (head.layer, head.head, "q") in names]
+    present = {(layer, head) for layer, head, kind in names if kind == "q"}
+    heads = choose_heads(layout, capture, present)
+    whole = len(choose_heads(layout, capture.model_copy(update={"heads": "all"})))
     wanted = _wanted(source, layout, heads, names)
     files = location.fetch(wanted)
-    return Dataset(_described(layout, files), heads, files, repr((location.mark(files), sorted(wanted.items()))))
+    return Dataset(
+        layout=_described(layout, files),
+        heads=heads,
+        asked=whole if capture.heads == "all" or capture.pairs is not None else capture.heads,
+        files=files,
+        origin=location.origin(files),
+    )
 
 
-def _layout(location: "_Folder | _Hub", source: str, names: dict[HeadKey, str], key_heads: int | None) -> Layout:
+def _check_current(folder: Path) -> None:
+    """Stop at vectors that a capture kept and that are not of the shards beside them any more."""
+    mark = folder / MADE_FROM
+    if not mark.is_file() or not (folder.parent / MANIFEST).is_file():
+        return
+    if mark.read_text(encoding="utf-8") != StoredCapture(folder.parent, folder.parent.name).provenance:
+        raise RopewalkError(
+            f"{folder} was kept by an earlier capture than the one in {folder.parent}: run `ropewalk capture` on its "
+            "study, with `sample` among its statistics, to write it anew"
+        )
+
+
+def _layout(location: "_Folder | _Hub", checkpoint: Checkpoint, names: dict[HeadKey, str]) -> Layout:
+    source, key_heads = checkpoint.source, checkpoint.key_heads
     if LAYOUT_FILE in location.names():
+        stated = [field for field in OF_VECTORS if getattr(checkpoint, field) is not None]
+        if stated:
+            raise RopewalkError(
+                f"{source} has a {LAYOUT_FILE}, which tells what its model is: remove it, or `{stated[0]}` from the "
+                "study"
+            )
         path = location.fetch({(0, 0, ""): LAYOUT_FILE})[0, 0, ""]
         try:
             return Layout.from_dict(json.loads(path.read_text(encoding="utf-8")))
@@ -87,8 +126,39 @@ def _layout(location: "_Folder | _Hub", source: str, names: dict[HeadKey, str], 
             f"{source} has query heads up to {queries - 1} and key heads up to {keys - 1}: set `key_heads` in the study"
         )
     layers = sorted({layer for layer, _, kind in names if kind == "q"})
-    described = tuple(AttentionLayer(index, layer, queries, keys, 0, None, None) for index, layer in enumerate(layers))
-    return Layout(UNKNOWN, layers[-1] + 1, described, False)
+    depth = _depth(checkpoint, layers[-1])
+    nope, sliding = checkpoint.nope_layers, checkpoint.sliding_layers or ()
+    described = tuple(
+        AttentionLayer(
+            call_index=index,
+            layer=layer,
+            query_heads=queries,
+            key_heads=keys,
+            head_dim=0,
+            rotary=None if nope is None else float(layer not in nope),
+            window=checkpoint.sliding_window if layer in sliding else None,
+        )
+        for index, layer in enumerate(layers)
+    )
+    return Layout(UNKNOWN, depth, described, False)
+
+
+def _depth(checkpoint: Checkpoint, last: int) -> int:
+    """Layers of the model, whose last one with vectors is `last`."""
+    if checkpoint.depth is not None and checkpoint.depth <= last:
+        raise RopewalkError(
+            f"{checkpoint.source} holds layer {last} and the study says `depth: {checkpoint.depth}` of "
+            f"{checkpoint.label!r}: it is at least {last + 1}"
+        )
+    depth = checkpoint.depth or last + 1
+    for field in ("nope_layers", "sliding_layers"):
+        highest = max(getattr(checkpoint, field) or (), default=-1)
+        if highest >= depth:
+            raise RopewalkError(
+                f"`{field}` of {checkpoint.label!r} names layer {highest} and {checkpoint.source} ends with layer "
+                f"{last}: set `depth` to the layers of the model"
+            )
+    return depth
 
 
 def _described(layout: Layout, files: dict[HeadKey, Path]) -> Layout:
@@ -107,7 +177,7 @@ def _seen(layer: AttentionLayer, path: Path) -> AttentionLayer:
     if batch is None:
         raise RopewalkError(f"{path} holds no vectors: capture this head again")
     window = batch["sliding_window"][0] if "sliding_window" in batch else np.nan
-    return replace(layer, head_dim=batch["vector"].shape[1], window=int(window) if window > 0 else None)
+    return replace(layer, head_dim=batch["vector"].shape[1], window=int(window) if window > 0 else layer.window)
 
 
 def _wanted(source: str, layout: Layout, heads: list[Head], names: dict[HeadKey, str]) -> dict[HeadKey, str]:
@@ -145,9 +215,9 @@ class _Folder:
     def fetch(self, names: dict[HeadKey, str]) -> dict[HeadKey, Path]:
         return {key: self.folder / name for key, name in names.items()}
 
-    def mark(self, files: dict[HeadKey, Path]) -> list[tuple[int, int]]:
-        """What changes when a file does."""
-        return [(path.stat().st_size, path.stat().st_mtime_ns) for _, path in sorted(files.items())]
+    def origin(self, files: dict[HeadKey, Path]) -> str:
+        """The contents of files, known by the heads they are of."""
+        return local_origin(fingerprint([[key, file_fingerprint(path)] for key, path in sorted(files.items())]))
 
 
 class _Hub:
@@ -164,7 +234,7 @@ class _Hub:
         folder = dataset_folder(self._repo, self._commit, list(names.values()))
         return {key: folder / name for key, name in names.items()}
 
-    def mark(self, _: dict[HeadKey, Path]) -> str:
+    def origin(self, _: dict[HeadKey, Path]) -> str:
         return f"{self._repo}@{self._commit}"
 
 

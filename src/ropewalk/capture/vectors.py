@@ -1,86 +1,154 @@
 """Turning datasets of vectors into shards, as a capture would."""
 
-import hashlib
-import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ropewalk.capture.settings import scope_of
+from ropewalk.capture.manifest import NO_MODEL, manifest_facts, model_facts, write_manifest
+from ropewalk.capture.settings import described, scope_of
 from ropewalk.capture.shards import (
     Provenance,
+    capture_folder,
+    check_split,
     is_done,
-    manifest_facts,
-    model_facts,
     shard_path,
     split_documents,
-    write_manifest,
     write_shard,
 )
 from ropewalk.capture.sources import Dataset, batches, open_dataset
 from ropewalk.errors import RopewalkError
-from ropewalk.geometry.moments import Moments, stack
+from ropewalk.fingerprint import fingerprint
+from ropewalk.geometry.moments import Moments, no_moments, stack
 from ropewalk.progress import logger
 from ropewalk.statistics.base import Scope, Sums, layers_of
-from ropewalk.statistics.moments import MomentSums, moment_sums
-from ropewalk.study import Capture, Checkpoint
+from ropewalk.statistics.moments import MomentSums, cuts, moment_sums
+from ropewalk.statistics.stream import shuffle
+from ropewalk.study import Checkpoint, Study
+from ropewalk.text import count
 
 
-def capture_source(checkpoint: Checkpoint, capture: Capture, folder: Path) -> None:
-    """Turn a dataset of vectors into shards of moments, as a capture would: documents are grouped by `example_id`.
+@dataclass(frozen=True)
+class SourceJob:
+    """One checkpoint whose vectors are on disk: its files, its documents by `example_id`, and their groups."""
 
-    The other statistics need a model: a dataset does not hold every token of every head.
-    """
+    checkpoint: Checkpoint
+    dataset: Dataset
+    documents: list[Any]
+    shards: tuple[range, ...]
+    scope: Scope
+    folder: Path
+    provenances: tuple[Provenance, ...]
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Where its vectors come from: `repo@commit`, or the contents of a folder."""
+        return {"checkpoint": self.checkpoint.name, "vectors": self.dataset.origin}
+
+    def missing(self) -> list[int]:
+        """Numbers of the shards still to be computed."""
+        check_split(self.folder, len(self.shards), len(self.documents))
+        return [
+            number
+            for number, provenance in enumerate(self.provenances)
+            if not is_done(shard_path(self.folder, number), provenance)
+        ]
+
+    @property
+    def lacks_heads(self) -> bool:
+        """Whether there are fewer heads than the study asks for."""
+        return len(self.dataset.heads) < self.dataset.asked
+
+    def describe_heads(self) -> str:
+        """How many of the heads that the study asks for are there."""
+        return f"{len(self.dataset.heads):,} of the {count(self.dataset.asked, 'head')} asked for"
+
+
+def prepare_sources(study: Study, is_wanted: Callable[[Checkpoint], bool] = lambda _: True) -> list[SourceJob]:
+    """Open the datasets of vectors of a study, and say where one has fewer heads than asked for."""
+    jobs = [_job(study, one) for one in study.checkpoints if one.source is not None and is_wanted(one)]
+    for job in jobs:
+        if job.lacks_heads:
+            logger.info("%s: %s are in %s", job.checkpoint.label, job.describe_heads(), job.checkpoint.source)
+    return jobs
+
+
+def _job(study: Study, checkpoint: Checkpoint) -> SourceJob:
+    capture = study.capture
     if capture.pre_rope:
         raise RopewalkError(
             f"pre_rope does not go with `source` of {checkpoint.label!r}: its vectors are what they are"
         )
-    dataset = open_dataset(str(checkpoint.source), capture, checkpoint.revision, checkpoint.key_heads)
+    dataset = open_dataset(checkpoint, capture)
     documents = _documents(dataset)
     groups = split_documents(len(documents), capture.shards)
-    settings = json.dumps([capture.skip_first, checkpoint.context, [list(head) for head in dataset.heads]])
-    provenances = [
-        Provenance(*map(_hash, (dataset.mark, repr(documents[group.start : group.stop]), settings))) for group in groups
-    ]
-    done = [is_done(shard_path(folder, number), provenance) for number, provenance in enumerate(provenances)]
-    scope = scope_of(capture, checkpoint, len(documents))
+    # The context decides nothing but which positions are refused: shards of a longer one may hold such.
+    settings = [capture.skip_first, capture.seed, checkpoint.context, dataset.heads, described([MomentSums()])]
+    return SourceJob(
+        checkpoint=checkpoint,
+        dataset=dataset,
+        documents=documents,
+        shards=groups,
+        scope=scope_of(study, checkpoint, len(documents)),
+        folder=capture_folder(study.folder, checkpoint.slug),
+        provenances=tuple(
+            Provenance(*map(fingerprint, (dataset.origin, documents[group.start : group.stop], settings)))
+            for group in groups
+        ),
+    )
+
+
+def run_source(job: SourceJob) -> None:
+    """Turn a dataset of vectors into the missing shards of moments, as a capture would.
+
+    The other statistics need a model: a dataset does not hold every token of every head.
+    """
+    missing, dataset, scope = job.missing(), job.dataset, job.scope
     manifest = {
-        "checkpoint": checkpoint.name,
-        **manifest_facts(scope, provenances, [MomentSums()]),
-        **model_facts(dataset.layout, dataset.heads),
+        "checkpoint": job.checkpoint.name,
+        **manifest_facts(scope, job.provenances, [MomentSums()]),
+        **model_facts(dataset.layout, dataset.heads, None, NO_MODEL),
     }
-    write_manifest(folder, manifest)
-    if all(done):
-        logger.info("%s: %d shards were there already", checkpoint.label, len(groups))
+    write_manifest(job.folder, manifest)
+    if not missing:
+        logger.info("%s: %d shards were there already", job.checkpoint.label, len(job.shards))
         return
     owners = {
-        document: number for number, group in enumerate(groups) for document in documents[group.start : group.stop]
+        document: number
+        for number, group in enumerate(job.shards)
+        for document in job.documents[group.start : group.stop]
     }
     chosen = layers_of(dataset.layout, dataset.heads)
-    shards: list[dict[tuple[str, int], Sums]] = [{} for _ in groups]
+    shards: list[dict[tuple[str, int], Sums]] = [{} for _ in job.shards]
     for heads in chosen:
         layer = heads.layer.layer
         q, k = (
             [
-                _grouped(dataset.files[layer, number, kind], owners, len(groups), heads.layer.head_dim, scope)
+                _grouped(dataset.files[layer, number, kind], owners, len(shards), heads.layer.head_dim, scope)
                 for number in numbers
             ]
             for kind, numbers in (("q", heads.heads), ("k", heads.key_heads))
         )
         for group, shard in enumerate(shards):
-            shard[MomentSums.name, layer] = moment_sums(
-                stack([parts[group] for parts in q]), stack([parts[group] for parts in k])
-            )
-    for number, provenance in enumerate(provenances):
-        write_shard(shard_path(folder, number), shards[number], chosen, provenance)
+            own = {kind: [parts[group] for parts in files] for kind, files in (("q", q), ("k", k))}
+            whole = {kind: stack([one.whole for one in sums]) for kind, sums in own.items()}
+            leading = {
+                cut: {kind: stack([one.leading[cut] for one in sums]) for kind, sums in own.items()}
+                for cut in cuts(scope)
+            }
+            shuffled = {kind: np.stack([one.shuffled for one in sums]) for kind, sums in own.items()}
+            shard[MomentSums.name, layer] = moment_sums(whole, shuffled, leading)
+    for number in missing:
+        write_shard(shard_path(job.folder, number), shards[number], chosen, job.provenances[number])
     logger.info(
-        "%s: %d shards of %d heads read from %s", checkpoint.label, len(groups), len(dataset.heads), checkpoint.source
+        "%s: %d shards of %d heads read from %s",
+        job.checkpoint.label,
+        len(missing),
+        len(dataset.heads),
+        job.checkpoint.source,
     )
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _documents(dataset: Dataset) -> list[Any]:
@@ -92,11 +160,33 @@ def _documents(dataset: Dataset) -> list[Any]:
     return sorted(found)
 
 
-def _grouped(path: Path, owners: dict[Any, int], groups: int, head_dim: int, scope: Scope) -> list[Moments]:
-    """Moments of one head per group of documents, read a few thousand rows at a time."""
-    totals: list[Moments | None] = [None] * groups
+class _GroupSums:
+    """Moments of one head over a group of documents, added up a batch at a time."""
+
+    def __init__(self, head_dim: int, scope: Scope) -> None:
+        self.whole = no_moments(head_dim)
+        self.leading = {cut: no_moments(head_dim) for cut in cuts(scope)}
+        self.shuffled = np.zeros(head_dim)
+        self._skip_first = scope.skip_first
+
+    def add(self, vectors: Any, positions: Any, shuffled: Any) -> None:
+        """Add vectors [tokens, d] at positions [tokens], and the same in another order."""
+        self.whole = self.whole.merge(Moments.of(vectors[None], positions))
+        self.shuffled = self.shuffled + (shuffled - positions).astype(np.float64) @ vectors.astype(np.float64)
+        for cut, before in self.leading.items():
+            near = positions < self._skip_first + cut
+            if near.any():
+                self.leading[cut] = before.merge(Moments.of(vectors[None, near], positions[near]))
+
+
+def _grouped(path: Path, owners: dict[Any, int], groups: int, head_dim: int, scope: Scope) -> list[_GroupSums]:
+    """Sums of one head per group of documents, read a few thousand rows at a time."""
+    totals = [_GroupSums(head_dim, scope) for _ in range(groups)]
+    order = {document: number for number, document in enumerate(sorted(owners))}
+    shuffled, start = _shuffled(path, order, scope), 0
     for batch in batches(path, ("position", "example_id", "vector")):
         position, vector = batch["position"], batch["vector"]
+        labels, start = shuffled[start : start + len(position)], start + len(position)
         if vector.shape[1] != head_dim:
             raise RopewalkError(
                 f"{path} holds vectors of {vector.shape[1]} numbers where the others of its layer have {head_dim}: "
@@ -113,12 +203,24 @@ def _grouped(path: Path, owners: dict[Any, int], groups: int, head_dim: int, sco
         for group in np.unique(owner):
             rows = (owner == group) & (position >= scope.skip_first)
             if rows.any():
-                part = Moments.of(vector[None, rows], position[rows])
-                before = totals[group]
-                totals[group] = part if before is None else before.merge(part)
-    whole = [total for total in totals if total is not None]
-    if not whole:
+                totals[group].add(vector[rows], position[rows], labels[rows])
+    empty = sum(total.whole.n[0] == 0 for total in totals)
+    if empty == groups:
         raise RopewalkError(f"{path} holds no vectors: capture this head again")
-    if len(whole) < groups:
+    if empty:
         raise RopewalkError(f"{path} has no vectors of some of the {groups} groups of documents: lower capture.shards")
-    return whole
+    return totals
+
+
+def _shuffled(path: Path, order: dict[Any, int], scope: Scope) -> Any:
+    """The position of every row of a file, those that count shuffled among the rows of its document."""
+    columns = list(batches(path, ("position", "example_id")))
+    if not columns:
+        raise RopewalkError(f"{path} holds no vectors: capture this head again")
+    positions = np.concatenate([batch["position"] for batch in columns])
+    documents, which = np.unique(np.concatenate([batch["example_id"] for batch in columns]), return_inverse=True)
+    labels = positions.copy()
+    for number, document in enumerate(documents.tolist()):
+        rows = np.flatnonzero((which == number) & (positions >= scope.skip_first))
+        labels[rows] = positions[rows][shuffle(scope.seed, order[document], len(rows))]
+    return labels

@@ -6,6 +6,9 @@ import click
 
 from ropewalk.cli.base import FolderPath, ResultsPath, cli
 
+AXES = ("pooled", "centred", "drift")
+"""Choices of axis, said again here because help must not wait for NumPy."""
+
 
 @cli.command(example="ropewalk analyze results/miniature")
 @click.argument("results", type=FolderPath)
@@ -24,15 +27,17 @@ def analyze(results: Path) -> None:
 
 @cli.command(example="ropewalk figures results/miniature")
 @click.argument("results", type=ResultsPath)
-def figures(results: Path) -> None:
+@click.option("--axis", type=click.Choice(AXES), help="Where r_q and r_k are measured; as the study says.")
+def figures(results: Path, axis: str | None) -> None:
     """Draw the figures, each with its caption.
 
     RESULTS is the folder of a run, or a qk.csv alone. Writes a folder per figure (PNG, PDF, README) into `figures`
-    there.
+    there; with --axis into a folder beside it, such as `figures_drift`.
     """
     from ropewalk.results import load
 
-    load(results).write_figures(_folder(results) / "figures", done=click.echo)
+    folder = _folder(results) / (f"figures_{axis}" if axis else "figures")
+    load(results).write_figures(folder, axis, done=click.echo)
 
 
 @cli.command(example="ropewalk report results/miniature")

@@ -65,9 +65,12 @@ def capture(study: Path, only: Sequence[str], shards: Sequence[int], dry_run: bo
 
 def _print_plan(study: Any) -> None:
     from ropewalk.capture.jobs import prepare_jobs
+    from ropewalk.capture.nulls import with_nulls
     from ropewalk.capture.plan import describe
+    from ropewalk.capture.vectors import prepare_sources
 
-    click.echo(describe(study, prepare_jobs(study)))
+    study = with_nulls(study)
+    click.echo(describe(study, prepare_jobs(study), prepare_sources(study)))
 
 
 def _print_results(folder: Path) -> None:

@@ -17,7 +17,7 @@ from ropewalk.figures.selection import OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import CATEGORY_COLOURS, contrasting, page, plain, shortened, style
 from ropewalk.figures.wording import takeaway_of, titled
-from ropewalk.geometry.taxonomy import CATEGORIES, DOMINATED
+from ropewalk.geometry.taxonomy import CATEGORIES, CERTAIN, DOMINATED
 from ropewalk.summary.view import NO_CATEGORY, View, transitions
 
 NODES = (*CATEGORIES, NO_CATEGORY)
@@ -197,8 +197,8 @@ def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None
             "family or depth share no heads.",
             drawing="alluvial drawing; numbers in the nodes are heads, numbers at the start of ribbons those that take "
             "that way.",
-            errors="a change of category holds where leaving out any one shard of documents gives the same two "
-            "categories.",
+            errors=f"a category is certain where it has a probability of {CERTAIN:.0%}, given the standard errors of "
+            "r_q and r_k and their covariance (Student's t).",
             checkpoints=checkpoints,
         ),
         _changes(shown, 0, last, "From {} to {}, ") if lineup.connected else takeaway_of(shown, *shares),
@@ -215,8 +215,9 @@ def _changes(view: View, first: int, last: int, opening: str) -> str:
     text = f"{start}{len(changed)} of {len(pairs)} shared heads change category"
     if changed.empty:
         return f"{text}."
-    if changed["stable"].notna().all():
-        text += f" ({int(changed['stable'].sum())} of these changes hold whichever shard is left out)"
+    if changed["certain"].notna().all():
+        certain = int(changed["certain"].sum())
+        text += f" ({certain} of these changes between categories that are both {CERTAIN:.0%} certain)"
     sizes = (
         changed.groupby(["before", "after"], as_index=False).size().sort_values("size", ascending=False, kind="stable")
     )

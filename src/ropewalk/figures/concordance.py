@@ -2,14 +2,16 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
-from ropewalk.figures.curves import HOLLOW, correlation_limits, curve
+from ropewalk.figures.curves import HOLLOW, PERMUTED, UNTRAINED, correlation_limits, curve, reference
 from ropewalk.figures.production import steps
+from ropewalk.figures.remarks import about_axis, against_nulls
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import KEY, LAYER_TYPES, TEXT, extent, page, style
 from ropewalk.figures.wording import checkpoints_shown, known, story_of, takeaway_of, titled
@@ -26,8 +28,9 @@ class Panel(NamedTuple):
 PANELS = (
     Panel("$r_k$, all heads", "mean r_k (filled) and mean |r_k| (hollow) over all heads"),
     Panel(
-        "share with $r_k < 0$",
-        "the share of discordant heads, whose keys' position gradient on PC0 points against their queries' (r_k < 0)",
+        "discordant share",
+        "the share of discordant heads (r_q·r_k < 0: their keys' position gradient points against their queries') "
+        "among those whose r_q and r_k are both beyond their errors, and the share of the others, undecided, in grey",
     ),
     Panel("$r_k$ by layer kind", "mean r_k by kind of layer"),
 )
@@ -41,7 +44,8 @@ SIDES = {True: ("rope", -0.16), False: ("nope", 0.16)}
 def draw(view: View) -> Figure:
     """Three panels over the checkpoints (docs/method.md §4), with jackknife standard errors.
 
-    Top: mean r_k and mean |r_k|. Middle: the share of discordant heads (r_k < 0), all and by RoPE and NoPE layers.
+    Top: mean r_k and mean |r_k|. Middle: the share of discordant heads among the decided, all and by RoPE and NoPE
+    layers, and behind it the share of undecided heads.
     Bottom: mean r_k of the heads of RoPE and of NoPE layers.
     """
     lineup = view.lineup
@@ -54,7 +58,16 @@ def draw(view: View) -> Figure:
     signed = view.track("mean_r_k")
     curve(top, lineup, signed, -0.1, color=KEY, marker="s", label="mean $r_k$")
     curve(top, lineup, view.track("mean_abs_r_k"), 0.1, label="mean $|r_k|$", **HOLLOW)
+    for null, track in (
+        (PERMUTED, view.track("mean_abs_r_k_permuted")),
+        (UNTRAINED, view.track_untrained("mean_abs_r_k")),
+    ):
+        if reference(top, lineup, track, null, HOLLOW["color"]):
+            top.plot(
+                [], [], color=HOLLOW["color"], linewidth=1.0, linestyle=null.linestyle, label=f"$|r_k|$ {null.label}"
+            )
     correlation_limits(top, signed.values)
+    _undecided(middle, view)
     curve(middle, lineup, view.track("discordant"), color=TEXT, marker="D", label="all heads")
     middle.set_ylim(-0.03, 1.03)
     rope = pd.concat([part["rope"] for part in view.parts])
@@ -78,6 +91,18 @@ def draw(view: View) -> Figure:
     return figure
 
 
+def _undecided(ax: Any, view: View) -> None:
+    """The share of heads that are neither concordant nor discordant, as a grey area, or bars for models."""
+    shares, x = view.track("undecided").values, np.arange(len(view.lineup))
+    if not view.has_errors or np.isnan(shares).all():
+        return
+    drawn = {"color": "#dcdcdc", "linewidth": 0, "zorder": 1, "label": "undecided"}
+    if view.lineup.connected:
+        ax.fill_between(x, 0, np.nan_to_num(shares), **drawn)
+    else:
+        ax.bar(x, np.nan_to_num(shares), 0.7, **drawn)
+
+
 def _legend_above(figure: Figure, ax: Any) -> None:
     """A legend above its panel, and above the names of the groups where they stand there too."""
     if not ax.get_legend_handles_labels()[0]:
@@ -85,7 +110,7 @@ def _legend_above(figure: Figure, ax: Any) -> None:
     tops = [extent(figure, text).y1 for text in ax.texts if text.get_gid() == "group name"]
     above = ScaledTranslation(0, (max([ax.bbox.y1, *tops]) - ax.bbox.y1) / figure.dpi, figure.dpi_scale_trans)
     corner = {"bbox_to_anchor": (1.0, 1.0), "bbox_transform": ax.transAxes + above, "borderaxespad": 0.2}
-    ax.legend(loc="lower right", ncols=3, **corner)
+    ax.legend(loc="lower right", ncols=4, **corner)
 
 
 def caption(view: View, source: str) -> Caption:
@@ -103,13 +128,16 @@ def caption(view: View, source: str) -> Caption:
             f"Over {checkpoints_shown(view)}, {len(PANELS)} panels from top to bottom: "
             f"{'; '.join(panel.shows for panel in PANELS)}. {split}",
             *(paragraph for measure in measures for paragraph in story_of(view, measure)),
+            *(story_of(view, "undecided")[:1] if view.has_errors else ()),
+            *against_nulls(view, "mean_abs_r_k"),
+            *about_axis(view),
         ),
         steps(
             view,
             source,
             FIGURE.name,
             aggregation="means of r_k and |r_k| over the heads of a checkpoint, over all and by `rope`; the share of "
-            "heads with r_k < 0 among those that have an r_k.",
+            "heads with r_q·r_k < 0 among those whose r_q and r_k are both beyond their errors (column `concordance`).",
             drawing=f"{len(PANELS)} stacked panels with a shared axis.",
         ),
         takeaway_of(view, *measures),

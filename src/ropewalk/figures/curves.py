@@ -1,8 +1,9 @@
 """Measures along the checkpoints: curves with errors, bands, and the axis of a correlation."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from ropewalk.figures.style import KEY_SIZE, MANY
@@ -13,6 +14,33 @@ from ropewalk.summary.view import View
 
 HOLLOW: dict[str, Any] = {"color": KEY_SIZE, "marker": "s", "markerfacecolor": "white", "linestyle": (0, (3, 2))}
 """The curve of |r_k|, beside that of r_k."""
+
+
+class Null(NamedTuple):
+    """A null and how its line is drawn."""
+
+    label: str
+    linestyle: Any
+
+    def handle(self) -> Line2D:
+        """Its entry in a legend."""
+        return Line2D([], [], color="#777777", linewidth=1.1, linestyle=self.linestyle, label=self.label)
+
+
+PERMUTED = Null("positions shuffled", (0, (1, 1.6)))
+UNTRAINED = Null("untrained", (0, (5, 1.5, 1, 1.5)))
+
+
+def reference(ax: Any, lineup: Lineup, track: Track | None, null: Null, colour: str) -> bool:
+    """A null's measure as a thin line without errors (a dash at each model); says whether there is one."""
+    if track is None or np.isnan(track.values).all():
+        return False
+    x, drawn = np.arange(len(lineup)), {"color": colour, "linewidth": 1.0, "linestyle": null.linestyle, "zorder": 2.2}
+    if lineup.connected:
+        ax.plot(x, track.values, gid=null.label, **drawn)
+    else:
+        ax.hlines(track.values, x - 0.35, x + 0.35, gid=null.label, **drawn)
+    return True
 
 
 def curve(ax: Any, lineup: Lineup, track: Track, shift: float = 0.0, **options: Any) -> None:

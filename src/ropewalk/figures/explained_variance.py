@@ -5,8 +5,9 @@ from matplotlib.figure import Figure
 
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
-from ropewalk.figures.curves import curve, half_width, spread
+from ropewalk.figures.curves import UNTRAINED, curve, half_width, reference, spread
 from ropewalk.figures.production import steps
+from ropewalk.figures.remarks import against_nulls
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import SIGNAL, page, style
 from ropewalk.figures.wording import SHARE, checkpoints_shown, overall, story_of, takeaway_of, titled
@@ -25,6 +26,8 @@ def draw(view: View) -> Figure:
     track, half = view.track(MEASURE), half_width(view, COLUMN)
     spread(ax, view.lineup, track.values, half, SIGNAL)
     curve(ax, view.lineup, track, color=SIGNAL, marker="o")
+    if reference(ax, view.lineup, view.track_untrained(MEASURE), UNTRAINED, SIGNAL):
+        figure.legend(handles=[UNTRAINED.handle()], loc="outside lower center")
     top = np.nanmax(track.values + half) if np.isfinite(track.values).any() else 1.0
     ax.set_ylim(0, min(max(1.1 * top, 0.1), 1.0))
     ax.set_ylabel("share of variance on PC0")
@@ -40,6 +43,7 @@ def caption(view: View, source: str) -> Caption:
             "The share of the pooled variance of queries and keys that lies on their first principal component, as a "
             f"mean over the heads of {checkpoints_shown(view)}, with ± 1 standard deviation over heads.",
             *story_of(view, MEASURE),
+            *against_nulls(view.on("pooled"), MEASURE),
             f"Over heads, {overall(view, 'the standard deviation', view.track(deviation(COLUMN)), SHARE)}.",
         ),
         steps(
@@ -53,4 +57,4 @@ def caption(view: View, source: str) -> Caption:
     )
 
 
-FIGURE = FigureSpec("explained_variance", "Explained variance of PC0", draw, caption)
+FIGURE = FigureSpec("explained_variance", "Explained variance of PC0", draw, caption, on_axis=False)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ropewalk.errors import RopewalkError
 from ropewalk.figures import (
+    axis_choice,
     category_flows,
     concordance,
     depth_heatmap_r_k,
@@ -17,7 +18,7 @@ from ropewalk.figures import (
     taxonomy_evolution,
 )
 from ropewalk.figures.caption import to_markdown
-from ropewalk.figures.spec import FigureSpec
+from ropewalk.figures.spec import AXIS, FigureSpec
 from ropewalk.figures.style import pdf, png
 from ropewalk.files import write_bytes, write_text
 from ropewalk.summary.view import View
@@ -31,6 +32,7 @@ FIGURES: tuple[FigureSpec, ...] = (
     phase_portraits.FIGURE,
     concordance.FIGURE,
     category_flows.FIGURE,
+    axis_choice.FIGURE,
 )
 
 
@@ -49,9 +51,12 @@ def folder_name(figure: FigureSpec) -> str:
     return f"{FIGURES.index(figure) + 1:02d}_{figure.name}"
 
 
-def study_options(portraits: Sequence[str] | None) -> Mapping[str, Mapping[str, Any]]:
-    """What a study chooses for its figures (`figures.portraits`), as options by figure."""
-    return {phase_portraits.FIGURE.name: {"checkpoints": portraits}} if portraits else {}
+def study_options(portraits: Sequence[str] | None, axis: str) -> Mapping[str, Mapping[str, Any]]:
+    """What a study chooses for its figures (`figures.portraits`, `figures.axis`), as options by figure."""
+    chosen: dict[str, dict[str, Any]] = {figure.name: {AXIS: axis} for figure in FIGURES if figure.on_axis}
+    if portraits:
+        chosen[phase_portraits.FIGURE.name]["checkpoints"] = portraits
+    return chosen
 
 
 def write_figures(

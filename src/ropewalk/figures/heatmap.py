@@ -1,16 +1,19 @@
 """Correlation with position by checkpoint and depth: what the two depth heatmaps share."""
 
+from typing import Any
+
 import matplotlib
 import numpy as np
-import pandas as pd
 from matplotlib.figure import Figure
 
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
 from ropewalk.figures.production import steps
+from ropewalk.figures.remarks import about_axis
 from ropewalk.figures.style import MANY, WIDTH, contrasting, page, style
-from ropewalk.figures.wording import CORRELATION, capitalised, largest_change, story, takeaway, titled, value
+from ropewalk.figures.wording import CORRELATION, capitalised, largest_change, story, takeaway, titled, value, where
 from ropewalk.geometry.taxonomy import DEPTH_BINS, bin_label
+from ropewalk.summary.measures import Columns, Mean, in_bins
 from ropewalk.summary.tracks import Estimate
 from ropewalk.summary.view import View, depth_tracks
 
@@ -55,7 +58,7 @@ def draw_heatmap(view: View, column: str, colour_map: str, below: str) -> Figure
     )
     bar.outline.set_visible(False)
     bar.set_ticks(np.linspace(*SCALE, 5).tolist())
-    bar.set_label(f"mean ${column}$ on PC0" + (f" (left end: below {SCALE[0]})" if negative else ""))
+    bar.set_label(f"mean ${column}$ {where(view)}" + (f" (left end: below {SCALE[0]})" if negative else ""))
     axis.along_y(figure, ax, view.lineup)
     figure.draw_without_rendering()
     points = 72 / figure.dpi
@@ -95,23 +98,24 @@ def describe_heatmap(view: View, source: str, figure: str, column: str, colour_m
         bins = {f"bin {bin_label(depth)}": cell for depth, cell in enumerate(cells)}
         largest = [largest_change(view, bins, CORRELATION, "cell")]
 
-    def slope(heads: pd.DataFrame) -> float:
-        shallow, deep = (heads.loc[heads["bin"].isin(bins), column].mean() for bins in (SHALLOW, DEEP))
-        return float(shallow - deep)
+    def slope(heads: Columns) -> Any:
+        shallow, deep = (Mean(column, among=in_bins(*bins))(heads) for bins in (SHALLOW, DEEP))
+        return shallow - deep
 
     difference = f"mean {column} of shallow heads ({_bins(SHALLOW)}) minus deep heads ({_bins(DEEP)})"
     slopes = view.track(slope)
     return Caption(
         titled(f"{column} by Layer Depth", view),
         (
-            f"Mean {column} on PC0 per {lineup.noun} (rows, the first on top) and depth bin (columns), from {SCALE[0]} "
-            f"(pale) to {SCALE[1]} (dark). Cells below {SCALE[0]} have a colour of their own, hatched cells have no "
-            f"head with a correlation. Lowest and highest bin of the last {lineup.noun}"
+            f"Mean {column} {where(view)} per {lineup.noun} (rows, the first on top) and depth bin (columns), from "
+            f"{SCALE[0]} (pale) to {SCALE[1]} (dark). Cells below {SCALE[0]} have a colour of their own, hatched cells "
+            f"have no head with a correlation. Lowest and highest bin of the last {lineup.noun}"
             f"{' of each group' if len(lineup.groups) > 1 else ''}:",
             *rows,
             *largest,
             *story(view, capitalised(difference), slopes, CORRELATION),
             *extra,
+            *about_axis(view),
         ),
         steps(
             view,

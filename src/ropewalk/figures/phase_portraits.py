@@ -9,12 +9,13 @@ from matplotlib.figure import Figure
 
 from ropewalk.figures.caption import Caption
 from ropewalk.figures.production import steps
+from ropewalk.figures.remarks import about_axis
 from ropewalk.figures.selection import OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import LAYER_TYPES, MARKERS, RULE, page, plain, shortened, style
-from ropewalk.figures.wording import CORRELATION, SHARE, Unit, takeaway, titled, value
+from ropewalk.figures.wording import CORRELATION, SHARE, Unit, takeaway, titled, value, where
 from ropewalk.geometry.taxonomy import DOMINATED, HIGH, LOW
-from ropewalk.summary.measures import MEASURES, Measure, deviation
+from ropewalk.summary.measures import Measure, deviation
 from ropewalk.summary.tracks import Track
 from ropewalk.summary.view import View
 
@@ -78,7 +79,7 @@ def _panel(ax: Any, label: str, part: pd.DataFrame) -> dict[str, Any]:
     ax.set_xticks([0, LOW, HIGH, 1])
     ax.set_yticks([-1, -HIGH, -LOW, 0, LOW, HIGH, 1])
     dominated = int((part["category"] == DOMINATED).sum())
-    discordant = round(MEASURES[f"discordant_{DOMINATED}"](part) * len(part)) if len(part) else 0
+    discordant = int(((part["category"] == DOMINATED) & (part["r_q"] * part["r_k"] < 0)).sum())
     ax.set_title(plain(shortened(label, 18)), fontweight="bold", pad=24)
     ax.annotate(
         f"{dominated} of {len(part)} {DOMINATED}\n({discordant} discordant)",
@@ -135,10 +136,11 @@ def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None
     return Caption(
         titled("Phase Portraits of r_q and r_k", shown),
         (
-            f"r_q (x) against r_k (y) on PC0, a point per head, at {', '.join(shown.lineup.labels)}. "
+            f"r_q (x) against r_k (y) {where(view)}, a point per head, at {', '.join(shown.lineup.labels)}. "
             f"{rope.capitalize()} are heads of layers with RoPE, {nope} of layers without, {unknown} of layers not "
             f"known to be either. Dashed lines are the thresholds of the taxonomy (± {LOW} and ± {HIGH}).",
             *panels,
+            *about_axis(shown),
         ),
         steps(
             view,

@@ -6,11 +6,31 @@ from matplotlib.figure import Figure
 
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
-from ropewalk.figures.curves import HOLLOW, correlation_limits, curve, half_width, spread
+from ropewalk.figures.curves import (
+    HOLLOW,
+    PERMUTED,
+    UNTRAINED,
+    correlation_limits,
+    curve,
+    half_width,
+    reference,
+    spread,
+)
 from ropewalk.figures.production import steps
+from ropewalk.figures.remarks import about_axis, against_nulls, at_one_context
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import KEY, MARKERS, QUERY, Colour, page, style
-from ropewalk.figures.wording import CORRELATION, capitalised, checkpoints_shown, known, story, takeaway_of, titled
+from ropewalk.figures.wording import (
+    AXIS_NAMES,
+    CORRELATION,
+    capitalised,
+    checkpoints_shown,
+    known,
+    story,
+    takeaway_of,
+    titled,
+    where,
+)
 from ropewalk.summary.view import View
 
 
@@ -48,9 +68,19 @@ def draw(view: View) -> Figure:
         curve(ax, lineup, track, shift, color=colour, marker=marker, label=label)
         lows.append(track.values - half)
     curve(ax, lineup, view.track("mean_abs_r_k"), 0.32, label="mean $|r_k|$", zorder=2.5, linewidth=1.1, **HOLLOW)
+    shown = []
+    for null, tracks in (
+        (PERMUTED, [view.track(f"mean_{series.column}_permuted") for series in SERIES]),
+        (UNTRAINED, [view.track_untrained(f"mean_{series.column}") for series in SERIES]),
+    ):
+        drawn = [
+            reference(ax, lineup, track, null, series.colour) for track, series in zip(tracks, SERIES, strict=True)
+        ]
+        shown += [null.handle()] if any(drawn) else []
     correlation_limits(ax, *lows)
-    ax.set_ylabel("correlation with position, PC0")
-    figure.legend(loc="outside lower center", ncols=3)
+    ax.set_ylabel(f"correlation with position, {AXIS_NAMES[view.axis]}")
+    handles = ax.get_legend_handles_labels()[0]
+    figure.legend(handles=[*handles, *shown], loc="outside lower center", ncols=3)
     axis.along_x(figure, [ax], lineup)
     return figure
 
@@ -60,17 +90,20 @@ def caption(view: View, source: str) -> Caption:
     bars = ", bars on the markers one standard error" if view.has_errors else ""
     means = " and ".join(f"mean {s.column} ({s.colour.name}, {MARKERS[s.marker]})" for s in SERIES)
     return Caption(
-        titled("Position Correlation on PC0", view),
+        titled("Position Correlation", view),
         (
-            f"{capitalised(means)} on PC0 over the heads of {checkpoints_shown(view)}. Shaded "
+            f"{capitalised(means)} {where(view)} over the heads of {checkpoints_shown(view)}. Shaded "
             f"{'bands' if view.lineup.connected else 'bars'} show ± 1 standard deviation over heads{bars}. Hollow "
             f"{MARKERS[HOLLOW['marker']]} show mean |r_k|, which does not fall when a key's correlation only changes "
-            "its sign.",
+            f"its sign.{_lines(view)}",
             *story(view, "r_q (query-position correlation)", view.track("mean_r_q"), CORRELATION),
             *story(view, "r_k (key-position correlation)", view.track("mean_r_k"), CORRELATION),
             *story(view, "|r_k| (its size)", view.track("mean_abs_r_k"), CORRELATION),
             "A mean of signed r_k mixes heads of both signs, and of layers with and without RoPE. "
             + takeaway_of(view, "discordant", *known(view, "mean_r_k_rope", "mean_r_k_nope")),
+            *at_one_context(view, "mean_r_q", "mean_r_k", "mean_abs_r_k"),
+            *against_nulls(view, "mean_r_q", "mean_abs_r_k"),
+            *about_axis(view),
         ),
         steps(
             view,
@@ -82,6 +115,22 @@ def caption(view: View, source: str) -> Caption:
         ),
         takeaway_of(view, "mean_r_q", "mean_r_k", "mean_abs_r_k", "discordant"),
     )
+
+
+def _lines(view: View) -> str:
+    """What the thin lines are."""
+    shown = [
+        text
+        for text, there in (
+            ("dotted lines are r_q and r_k with positions shuffled within documents", view.has_permuted),
+            (
+                "dash-dotted lines those of the same architecture untrained",
+                view.track_untrained("mean_r_q") is not None,
+            ),
+        )
+        if there
+    ]
+    return f" {capitalised(', '.join(shown))}." if shown else ""
 
 
 FIGURE = FigureSpec("position_signal", "Position signal", draw, caption)

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ropewalk.figures.wording import BEYOND, span
+from ropewalk.figures.wording import span
+from ropewalk.geometry.jackknife import MIXED, critical
 from ropewalk.geometry.taxonomy import rule_conditions
 from ropewalk.summary.view import View
 
@@ -25,15 +26,21 @@ def steps(
     `errors` says what an error is where that is not the usual ±; `checkpoints` are those the figure was asked for.
     """
     chosen = f", checkpoints={json.dumps(list(checkpoints), ensure_ascii=False)}" if checkpoints else ""
+    chosen += f', axis="{view.axis}"' if view.axis != "pooled" else ""
+    turned = f" --axis {view.axis}" if view.axis != "pooled" else ""
     return (
-        f"**Data source**: `{source}`, filtered to PC0 (`pc == 0`): {population(view)}.",
+        f"**Data source**: `{source}`, {_rows(source)}: {population(view)}.",
         *extra,
         f"**Aggregation**: {aggregation}",
         f"**Errors**: {errors if errors and view.has_errors else _errors(view)}",
         f"**Visualization**: {drawing}",
-        f'**Code**: `ropewalk.load(RESULTS).figure("{figure}"{chosen})` in Python, `ropewalk figures RESULTS` on the '
-        "command line.",
+        f'**Code**: `ropewalk.load(RESULTS).figure("{figure}"{chosen})` in Python, '
+        f"`ropewalk figures RESULTS{turned}` on the command line.",
     )
+
+
+def _rows(source: str) -> str:
+    return "filtered to PC0 (`pc == 0`)" if source.endswith("qk.csv") else "a row per head"
 
 
 def classification_step() -> str:
@@ -63,14 +70,24 @@ def population(view: View) -> str:
             f"; {sum(missing)} rows lack a correlation and are left out of means and categories (most at "
             f"{view.lineup.labels[worst]}: {missing[worst]})"
         )
+    mixing = [int((part["overlap"] < MIXED).sum()) if "overlap" in part else 0 for part in view.parts]
+    if any(mixing) and view.axis == "pooled":
+        worst = int(np.argmax(mixing))
+        text += (
+            f"; in {sum(mixing)} rows PC0 mixes with other components when a shard is left out, and its errors are "
+            f"those of a mixture (most at {view.lineup.labels[worst]}: {mixing[worst]})"
+        )
     return text
 
 
 def _errors(view: View) -> str:
     if not view.has_errors:
         return "none; the table comes without replicates, so directions are those of the numbers as they stand."
-    shards = span([len(parts) for parts in view.left_out])
+    limits = sorted({f"{critical(count):.2f}" for count in view.groups if count > 1})
     return (
-        f"± is one jackknife standard error: each of the {shards} shards of documents is left out in turn and "
-        f"everything is computed again; a change is called one where it exceeds {BEYOND} standard errors."
+        f"± is one standard error over the {span(view.groups)} shards of documents: each is left out in turn and "
+        "everything is computed again; for shares of heads, which jump at thresholds, the heads' correlations are "
+        "moved jointly by as much as their errors, and no error is below that of one undecided head. A change "
+        f"is called one where it exceeds {' to '.join(limits)} standard errors (95%, Student's t), the largest of "
+        "several where it does so as the largest of so many."
     )

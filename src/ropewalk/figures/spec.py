@@ -2,26 +2,46 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from ropewalk.errors import RopewalkError
 from ropewalk.figures.caption import Caption
+from ropewalk.summary.view import View
+
+AXIS = "axis"
+"""The option that all figures of r_q and r_k take: pooled, centred or drift."""
 
 
 @dataclass(frozen=True)
 class FigureSpec:
-    """A figure: `draw(view, **options)` makes it, `caption(view, source, **options)` describes it.
+    """A figure: `drawing(view, **options)` makes it, `wording(view, source, **options)` describes it.
 
     `name` is that of its module and of its folder, `title` the one for people, `source` the file of the table as the
-    caption names it. `options` are the keyword options that both functions take, all of them optional.
+    caption names it. `own_options` are the keyword options that both functions take, all of them optional. A figure
+    that is not `on_axis` shows the same whichever axis r_q and r_k are on.
     """
 
     name: str
     title: str
-    draw: Callable[..., Figure]
-    caption: Callable[..., Caption]
-    options: tuple[str, ...] = ()
+    drawing: Callable[..., Figure]
+    wording: Callable[..., Caption]
+    own_options: tuple[str, ...] = ()
+    on_axis: bool = True
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Everything that can be chosen."""
+        return (*self.own_options, *((AXIS,) if self.on_axis else ()))
+
+    def draw(self, view: View, *, axis: str | None = None, **options: Any) -> Figure:
+        """The figure of a view."""
+        return self.drawing(view if axis is None else view.on(axis), **options)
+
+    def caption(self, view: View, source: str, *, axis: str | None = None, **options: Any) -> Caption:
+        """Its caption, with the same options."""
+        return self.wording(view if axis is None else view.on(axis), source, **options)
 
     def check_options(self, names: Iterable[str]) -> None:
         """Say which of these options the figure does not take."""

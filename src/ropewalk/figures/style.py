@@ -65,6 +65,19 @@ class LayerType(NamedTuple):
     marker: str
 
 
+class AxisStyle(NamedTuple):
+    """How a choice of axis is told from the others."""
+
+    colour: str
+    marker: str
+
+
+AXIS_STYLES = {
+    "pooled": AxisStyle("#2b5c7d", "o"),
+    "centred": AxisStyle("#e0821a", "s"),
+    "drift": AxisStyle("#5b9e4d", "^"),
+}
+
 LAYER_TYPES = (
     LayerType(True, "RoPE layers", "#2b5c7d", "o"),
     LayerType(False, "NoPE layers", "#e0821a", "^"),

@@ -8,9 +8,21 @@ from matplotlib.figure import Figure
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
 from ropewalk.figures.production import classification_step, steps
+from ropewalk.figures.remarks import about_axis, against_nulls, at_one_context
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import CATEGORY_COLOURS, contrasting, page, style
-from ropewalk.figures.wording import SHARE, checkpoints_shown, largest_change, overall, story_of, takeaway_of, titled
+from ropewalk.figures.wording import (
+    PHRASES,
+    SHARE,
+    capitalised,
+    checkpoints_shown,
+    known,
+    largest_change,
+    overall,
+    story_of,
+    takeaway_of,
+    titled,
+)
 from ropewalk.geometry.taxonomy import CATEGORIES, DOMINATED, MIXED
 from ropewalk.summary.view import View
 
@@ -96,6 +108,10 @@ def caption(view: View, source: str) -> Caption:
             *others,
             *largest,
             f"{overall(view, f'The share of heads that are {DOMINATED} and discordant', discordant, SHARE)}.",
+            *_certainty(view),
+            *at_one_context(view, f"share_{DOMINATED}"),
+            *against_nulls(view, f"share_{DOMINATED}"),
+            *about_axis(view),
         ),
         steps(
             view,
@@ -107,6 +123,14 @@ def caption(view: View, source: str) -> Caption:
         ),
         takeaway_of(view, f"share_{DOMINATED}", f"discordant_{DOMINATED}", f"share_{MIXED}"),
     )
+
+
+def _certainty(view: View) -> list[str]:
+    """How many heads are too close to a threshold to be called one or the other."""
+    if not known(view, "undecided_category"):
+        return []
+    name, unit = PHRASES["undecided_category"]
+    return [f"{overall(view, capitalised(name), view.track('undecided_category'), unit)}."]
 
 
 FIGURE = FigureSpec("taxonomy_evolution", "Head taxonomy", draw, caption)

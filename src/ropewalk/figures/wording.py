@@ -38,8 +38,17 @@ class Unit:
 CORRELATION = Unit(3, 1.0, "", "")
 SHARE = Unit(1, 100.0, "%", " percentage points")
 
-BEYOND = 2
-"""A change is called a rise or a fall where it exceeds this many standard errors."""
+WHERE: Mapping[str, str] = {
+    "pooled": "on PC0",
+    "centred": "on PC0 of queries and keys centred apart",
+    "drift": "along the drift axis",
+}
+"""Where r_q and r_k are measured, by axis."""
+AXIS_NAMES: Mapping[str, str] = {"pooled": "PC0", "centred": "PC0, centred apart", "drift": "drift axis"}
+"""The same in few words, for axes and legends."""
+
+MOSTLY = 0.5
+"""Separation share from which on PC0 is rather the axis between queries and keys."""
 
 
 class Phrase(NamedTuple):
@@ -53,7 +62,14 @@ PHRASES: Mapping[str, Phrase] = {
     "mean_r_q": Phrase("mean r_q", CORRELATION),
     "mean_r_k": Phrase("mean r_k", CORRELATION),
     "mean_abs_r_k": Phrase("mean |r_k|", CORRELATION),
-    "discordant": Phrase("the share of discordant heads (r_k < 0)", SHARE),
+    "discordant": Phrase("the share of discordant heads (r_q·r_k < 0) among the decided", SHARE),
+    "undecided": Phrase("the share of heads whose r_q or r_k is not beyond its error", SHARE),
+    "undecided_category": Phrase("the share of heads whose category is less than 95% certain", SHARE),
+    "mean_separation_share": Phrase("the mean share of PC0's variance that tells queries from keys", SHARE),
+    "mean_readout_q": Phrase("the mean readout of queries", CORRELATION),
+    "mean_readout_k": Phrase("the mean readout of keys", CORRELATION),
+    "above_permuted_q": Phrase("the share of heads with r_q above that of shuffled positions", SHARE),
+    "above_permuted_k": Phrase("the share of heads with |r_k| above that of shuffled positions", SHARE),
     "mean_r_k_rope": Phrase("mean r_k in RoPE layers", CORRELATION),
     "mean_r_k_nope": Phrase("mean r_k in NoPE layers", CORRELATION),
     "mean_explained_variance": Phrase("the mean share of variance on PC0", SHARE),
@@ -97,10 +113,13 @@ def amount(change: Estimate, unit: Unit) -> str:
     return f"{unit.number(abs(change.value))}{unit.error(change.se)}{unit.change}"
 
 
-def sign(change: Estimate, unit: Unit) -> int:
-    """1 or -1 where the change exceeds `BEYOND` errors (or, without one, the digits shown), else 0."""
-    limit = BEYOND * change.se if not math.isnan(change.se) else 10.0**-unit.digits / 2 / unit.factor
-    return 0 if math.isnan(change.value) or abs(change.value) <= limit else int(math.copysign(1, change.value))
+def sign(change: Estimate, unit: Unit, candidates: int = 1) -> int:
+    """1 or -1 where the change lies outside its 95% interval (or, without one, exceeds the digits shown), else 0.
+
+    The largest of several candidates is held against the interval that holds for all of them.
+    """
+    limit = change.reach(candidates) if not math.isnan(change.se) else 10.0**-unit.digits / 2 / unit.factor
+    return int(math.copysign(1, change.value)) if abs(change.value) > limit else 0
 
 
 def direction(change: Estimate, unit: Unit) -> str:
@@ -115,6 +134,11 @@ def direction(change: Estimate, unit: Unit) -> str:
     if math.isnan(change.se):
         return "does not change at this precision"
     return f"shows no change beyond its error ({unit.number(change.value)}{unit.error(change.se)}{unit.change})"
+
+
+def where(view: View) -> str:
+    """Where r_q and r_k of a view are measured."""
+    return WHERE[view.axis]
 
 
 def story(view: View, name: str, track: Track, unit: Unit) -> list[str]:
@@ -183,12 +207,14 @@ def largest_steps(view: View, track: Track, unit: Unit) -> str:
     steps = [(track.change(index, index + 1), index) for index in range(len(labels) - 1)]
     found = []
     for way, word in ((1, "rise"), (-1, "fall")):
-        moving = [step for step in steps if sign(step[0], unit) == way]
+        moving = [step for step in steps if sign(step[0], unit, len(steps)) == way]
         if moving:
             change, index = max(moving, key=lambda step: abs(step[0].value))
             found.append(f"largest {word} {amount(change, unit)} ({labels[index]} to {labels[index + 1]})")
         else:
-            found.append(f"no {word}" + (" beyond its error" if view.has_errors else ""))
+            found.append(
+                f"no {word}" + (f" beyond its error as the largest of {len(steps)}" if view.has_errors else "")
+            )
     return f"Between consecutive checkpoints: {', '.join(found)}."
 
 
@@ -200,9 +226,11 @@ def largest_change(view: View, tracks: Mapping[str, Track], unit: Unit, what: st
         for name, track in tracks.items()
         for index in range(len(labels) - 1)
     ]
-    moving = [item for item in changes if sign(item[0], unit)]
+    changes = [item for item in changes if not math.isnan(item[0].value)]
+    moving = [item for item in changes if sign(item[0], unit, len(changes))]
     if not moving:
-        return f"No {what} changes between consecutive checkpoints{' beyond its error' if view.has_errors else ''}."
+        beyond = f" beyond its error as the largest of {len(changes)}" if view.has_errors else ""
+        return f"No {what} changes between consecutive checkpoints{beyond}."
     change, name, index = max(moving, key=lambda item: abs(item[0].value))
     return (
         f"The largest change of a {what} between consecutive checkpoints is the "
@@ -241,6 +269,11 @@ def _bold(sentence: str, name: str) -> str:
 def capitalised(text: str) -> str:
     """The text as the beginning of a sentence; what follows its first letter stays as it is."""
     return text[:1].upper() + text[1:]
+
+
+def lowered(text: str) -> str:
+    """The sentence as one that follows a colon."""
+    return text[:1].lower() + text[1:]
 
 
 def span(counts: Sequence[int]) -> str:

@@ -8,15 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropewalk.errors import RopewalkError
-from ropewalk.geometry.moments import Floats, Moments
+from ropewalk.geometry.moments import Floats, Moments, no_moments
 from ropewalk.geometry.pca import COMPONENTS, UNDECIDED, combined_pca
+from ropewalk.text import install_extra
 
 try:
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
     from sklearn.utils import check_scalar
     from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 except ImportError as error:
-    raise RopewalkError("CombinedPCA needs scikit-learn: pip install 'ropewalk[sklearn]'") from error
+    raise RopewalkError(f"CombinedPCA needs scikit-learn: {install_extra('sklearn')}") from error
 
 
 class CombinedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -208,10 +209,8 @@ class CombinedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
 def _moments(x: Floats, t: Floats) -> Moments:
     """Moments of vectors [n, d] at positions [n], as a stack of one head; all zero for n = 0."""
-    n, d = x.shape
-    if n == 0:
-        zero, zeros = np.zeros(1), np.zeros((1, d))
-        return Moments(n=zero, mean=zeros, t_mean=zero, sxx=np.zeros((1, d, d)), sxt=zeros, stt=zero)
+    if len(x) == 0:
+        return no_moments(x.shape[1])
     # About the first token, so that what is constant has a variance of exactly zero and not of rounding.
     moments = Moments.of((x - x[0])[None], t - t[0])
     return replace(moments, mean=moments.mean + x[0], t_mean=moments.t_mean + t[0])

@@ -76,17 +76,6 @@ class Moments:
             stt=self.stt - part.stt - weight * tau**2,
         )
 
-    def project(self, directions: Floats) -> "Moments":
-        """Moments of the projections on directions [heads, d, m]: Dᵀ x̄, Dᵀ Sxx D, Dᵀ Sxt."""
-        return Moments(
-            n=self.n,
-            mean=np.matmul(self.mean[:, None], directions)[:, 0],
-            t_mean=self.t_mean,
-            sxx=np.matmul(directions.transpose(0, 2, 1), np.matmul(self.sxx, directions)),
-            sxt=np.matmul(self.sxt[:, None], directions)[:, 0],
-            stt=self.stt,
-        )
-
     @classmethod
     def of(cls, vectors: Floats, positions: Floats) -> "Moments":
         """Moments of vectors [heads, tokens, d] at positions [tokens], in one go and in float64."""
@@ -103,6 +92,12 @@ class Moments:
             sxt=np.matmul(t, x),
             stt=np.full(heads, float(t @ t)),
         )
+
+
+def no_moments(head_dim: int) -> Moments:
+    """Moments of one head without tokens: merging them changes nothing."""
+    zero, zeros = np.zeros(1), np.zeros((1, head_dim))
+    return Moments(n=zero, mean=zeros, t_mean=zero, sxx=np.zeros((1, head_dim, head_dim)), sxt=zeros, stt=zero)
 
 
 def stack(parts: Sequence[Moments]) -> Moments:

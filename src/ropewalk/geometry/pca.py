@@ -1,6 +1,6 @@
-"""Combined QK PCA and the correlation of each component with position (docs/method.md §3)."""
+"""Combined QK PCA and the correlation of directions with position (docs/method.md §3)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,67 +16,93 @@ CONSTANT = 1e-14
 
 @dataclass(frozen=True)
 class PCA:
-    """Components of a stack of heads, largest first: explained_variance, r_q, r_k [heads, components],
-    vectors [heads, d, components], eigenvalues [heads, components].
+    """Components of a stack of heads, largest first: explained_variance, r_q, r_k, separation_share
+    [heads, components], vectors [heads, d, components], eigenvalues [heads, components].
     """
 
     explained_variance: Floats
     r_q: Floats
     r_k: Floats
+    separation_share: Floats
     vectors: Floats
     eigenvalues: Floats
 
     @property
     def eigengap(self) -> Floats:
         """(λ0 - λ1) / λ0 per head: near zero, PC0 is not a stable direction. NaN without variance or a second PC."""
-        values = self.eigenvalues
-        if values.shape[1] < 2:
-            return np.full(len(values), np.nan)
-        return _ratio(values[:, 0] - values[:, 1], values[:, 0])
+        return eigengap(self.eigenvalues)
+
+    def oriented(self) -> "PCA":
+        """Each component turned so that r_q ≥ 0, or r_k ≥ 0 where |r_q| < 0.05."""
+        sign = orientation(self.r_q, self.r_k)
+        return replace(self, r_q=self.r_q * sign, r_k=self.r_k * sign, vectors=self.vectors * sign[:, None, :])
 
 
 def pooled_scatter(q: Moments, k: Moments) -> Floats:
     """Scatter [heads, d, d] of queries and keys together: Sxx_q + Sxx_k + (n_q n_k/(n_q+n_k)) ΔΔᵀ, Δ = x̄_q - x̄_k."""
-    delta = q.mean - k.mean
-    weight = q.n * k.n / (q.n + k.n)
-    return np.asarray(q.sxx + k.sxx + weight[:, None, None] * delta[:, :, None] * delta[:, None, :])
+    scatter = centred_scatter(q, k)
+    offset = np.sqrt(_weight(q, k))[:, None] * (q.mean - k.mean)
+    scatter += offset[:, :, None] * offset[:, None, :]
+    return scatter
 
 
-def combined_pca(q: Moments, k: Moments, components: int = COMPONENTS, total: Floats | None = None) -> PCA:
+def centred_scatter(q: Moments, k: Moments) -> Floats:
+    """Scatter [heads, d, d] of queries about their mean and keys about theirs: Sxx_q + Sxx_k."""
+    return np.asarray(q.sxx + k.sxx)
+
+
+def pooled_variance(q: Moments, k: Moments) -> Floats:
+    """Trace [heads] of the pooled scatter."""
+    spread = np.trace(q.sxx, axis1=1, axis2=2) + np.trace(k.sxx, axis1=1, axis2=2)
+    return np.asarray(spread + _weight(q, k) * ((q.mean - k.mean) ** 2).sum(axis=1))
+
+
+def combined_pca(q: Moments, k: Moments, components: int = COMPONENTS) -> PCA:
     """PCA of queries and keys pooled, for heads whose queries are q and whose keys are k (both [heads, ...]).
 
     S v_j = λ_j v_j with S the pooled scatter; explained_variance_j = λ_j / tr S;
     r_q(j) = v_jᵀ Sxt_q / sqrt(v_jᵀ Sxx_q v_j · Stt_q), r_k likewise. Each v_j is oriented so that r_q ≥ 0, or r_k ≥ 0
-    where |r_q| < 0.05. A constant projection or position has no correlation: NaN. `total` [heads] is tr S where it is
-    more than the trace of these moments because they are a projection.
+    where |r_q| < 0.05. A constant projection or position has no correlation: NaN.
     """
     scatter = pooled_scatter(q, k)
     spectrum, basis = eigenbasis(scatter)
-    return describe(q, k, scatter, spectrum[:, :components], basis[:, :, :components], total)
+    return describe(q, k, scatter, spectrum[:, :components], basis[:, :, :components]).oriented()
 
 
 def eigenbasis(scatter: Floats) -> tuple[Floats, Floats]:
-    """All eigenvalues [heads, d], largest first, and eigenvectors [heads, d, d] of symmetric matrices."""
+    """All eigenvalues [..., d], largest first, and eigenvectors [..., d, d] of symmetric matrices."""
     values, vectors = np.linalg.eigh(scatter)
     # Rounding can leave tiny negative values on a rank-deficient scatter.
-    return np.maximum(values[:, ::-1], 0), np.ascontiguousarray(vectors[:, :, ::-1])
+    return np.maximum(values[..., ::-1], 0), np.ascontiguousarray(vectors[..., ::-1])
 
 
-def describe(
-    q: Moments, k: Moments, scatter: Floats, values: Floats, vectors: Floats, total: Floats | None = None
-) -> PCA:
-    """Components with eigenvalues [heads, m] and vectors [heads, d, m] of a pooled scatter, oriented by the rule."""
-    total = np.trace(scatter, axis1=1, axis2=2) if total is None else total
-    r_q = correlation(q, vectors, total)
-    r_k = correlation(k, vectors, total)
-    sign = _orientation(r_q, r_k)
+def eigengap(values: Floats) -> Floats:
+    """(λ0 - λ1) / λ0 [...] of eigenvalues [..., m]; NaN without variance or a second eigenvalue."""
+    if values.shape[-1] < 2:
+        return np.full(values.shape[:-1], np.nan)
+    return ratio(values[..., 0] - values[..., 1], values[..., 0])
+
+
+def describe(q: Moments, k: Moments, scatter: Floats, values: Floats, vectors: Floats) -> PCA:
+    """Components with eigenvalues [heads, m] and vectors [heads, d, m] of a scatter, as the vectors are oriented."""
+    total = np.trace(scatter, axis1=1, axis2=2)
     return PCA(
-        explained_variance=_ratio(values, total[:, None]),
-        r_q=r_q * sign,
-        r_k=r_k * sign,
-        vectors=vectors * sign[:, None, :],
+        explained_variance=ratio(values, total[:, None]),
+        r_q=correlation(q, vectors, total),
+        r_k=correlation(k, vectors, total),
+        separation_share=separation_share(q, k, vectors, values),
+        vectors=vectors,
         eigenvalues=values,
     )
+
+
+def separation_share(q: Moments, k: Moments, vectors: Floats, values: Floats) -> Floats:
+    """How much of each component's variance is the offset between queries and keys [heads, m].
+
+    (n_q n_k/(n_q+n_k)) (v_jᵀΔ)² / λ_j with Δ = x̄_q - x̄_k, of components of the pooled scatter.
+    """
+    offset = np.matmul((q.mean - k.mean)[:, None], vectors)[:, 0]
+    return np.clip(ratio(_weight(q, k)[:, None] * offset**2, values), 0, 1)
 
 
 def correlation(moments: Moments, directions: Floats, total: Floats) -> Floats:
@@ -87,16 +113,30 @@ def correlation(moments: Moments, directions: Floats, total: Floats) -> Floats:
     covariance = np.matmul(moments.sxt[:, None, :], directions)[:, 0]
     variance = np.einsum("hdm,hdm->hm", directions, np.matmul(moments.sxx, directions))
     variance = np.where(variance > CONSTANT * total[:, None], variance, 0)
-    return np.clip(_ratio(covariance, np.sqrt(variance * moments.stt[:, None])), -1, 1)
+    return np.clip(ratio(covariance, np.sqrt(variance * moments.stt[:, None])), -1, 1)
 
 
-def _orientation(r_q: Floats, r_k: Floats) -> Floats:
-    decided = np.abs(r_q) >= UNDECIDED
-    leading = np.where(decided, r_q, r_k)
+def drift_axis(q: Moments, k: Moments) -> Floats:
+    """The drift axis a [heads, d, 1]: all of the pooled vectors' covariance with position lies along it.
+
+    a = c / |c|, c = Sxt_q + Sxt_k + (n_q n_k/(n_q+n_k)) (x̄_q - x̄_k)(t̄_q - t̄_k); NaN where nothing drifts.
+    """
+    c = q.sxt + k.sxt + (_weight(q, k) * (q.t_mean - k.t_mean))[:, None] * (q.mean - k.mean)
+    return ratio(c, np.linalg.norm(c, axis=1, keepdims=True))[:, :, None]
+
+
+def orientation(r_q: Floats, r_k: Floats) -> Floats:
+    """Sign (1 or -1) of each direction that makes r_q ≥ 0, or r_k ≥ 0 where |r_q| < 0.05."""
+    leading = np.where(np.abs(r_q) >= UNDECIDED, r_q, r_k)
     return np.where(leading < 0, -1.0, 1.0)
 
 
-def _ratio(numerator: Floats, denominator: Floats) -> Floats:
+def ratio(numerator: Floats, denominator: Floats) -> Floats:
+    """numerator / denominator, NaN where the denominator is not positive."""
     shape = np.broadcast_shapes(numerator.shape, denominator.shape)
     wanted: NDArray[np.bool_] = np.broadcast_to(denominator > 0, shape)
     return np.asarray(np.divide(numerator, denominator, out=np.full(shape, np.nan), where=wanted))
+
+
+def _weight(q: Moments, k: Moments) -> Floats:
+    return np.asarray(q.n * k.n / np.maximum(q.n + k.n, 1))

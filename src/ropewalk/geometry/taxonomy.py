@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr
+from scipy.special import stdtr, stdtrit
 
 HIGH = 0.7
 LOW = 0.3
@@ -33,33 +33,56 @@ DOMINATED = CATEGORIES[0]
 
 DEPTH_BINS = 10
 
+CERTAIN = 0.95
+"""A head whose category is less probable than this is undecided."""
+CONCORDANT, DISCORDANT, UNDECIDED = "concordant", "discordant", "undecided"
+
 _POINT = 1e-9
 _NODES = 64
-_REACH = 8.0
-"""Standard deviations beyond which nothing is left to integrate."""
 
 
-def classify(r_q: ArrayLike, r_k: ArrayLike) -> NDArray[np.object_]:
-    """Category of each head from its PC0 correlations; inequalities are strict.
+def classify(r_q: ArrayLike, r_k: ArrayLike, low: float = LOW, high: float = HIGH) -> NDArray[np.object_]:
+    """Category of each head from its correlations; inequalities are strict.
 
-    r_q, r_k: [heads], signed by the convention of docs/method.md §3. A missing correlation has no category (None).
+    r_q, r_k: any shape, signed by the convention of docs/method.md §3. A missing correlation has no category (None).
+    `low` and `high` are the thresholds.
     """
+    names = np.array([*CATEGORIES, None], dtype=object)
+    return np.asarray(names[category_numbers(r_q, r_k, low, high)])
+
+
+def category_numbers(r_q: ArrayLike, r_k: ArrayLike, low: float = LOW, high: float = HIGH) -> NDArray[np.int8]:
+    """As `classify`, with the number of the category in `CATEGORIES`, and -1 where a correlation is missing."""
     r_q, abs_r_k = np.asarray(r_q, dtype=float), np.abs(np.asarray(r_k, dtype=float))
-    categories = np.full(r_q.shape, MIXED, dtype=object)
-    for rule in RULES:
-        inside = (rule.r_q[0] < r_q) & (r_q < rule.r_q[1]) & (rule.abs_r_k[0] < abs_r_k) & (abs_r_k < rule.abs_r_k[1])
-        categories[inside] = rule.category
-    categories[np.isnan(r_q) | np.isnan(abs_r_k)] = None
-    return categories
+    moved = {LOW: low, HIGH: high}
+    numbers = np.full(r_q.shape, CATEGORIES.index(MIXED), dtype=np.int8)
+    for number, rule in enumerate(RULES):
+        (q_low, q_high), (k_low, k_high) = ([moved.get(bound, bound) for bound in part] for part in rule[1:])
+        numbers[(q_low < r_q) & (r_q < q_high) & (k_low < abs_r_k) & (abs_r_k < k_high)] = number
+    numbers[np.isnan(r_q) | np.isnan(abs_r_k)] = -1
+    return numbers
 
 
-def probabilities(r_q: ArrayLike, r_k: ArrayLike, covariance: ArrayLike) -> NDArray[np.float64]:
+def concordance(r_q: ArrayLike, r_k: ArrayLike, decided: ArrayLike) -> NDArray[np.object_]:
+    """Whether keys run with the queries' position or against it, by the sign of r_q · r_k, which no sign convention can
+    change; "undecided" where `decided` is false, None where a correlation is missing.
+    """
+    product = np.asarray(r_q, dtype=float) * np.asarray(r_k, dtype=float)
+    words = np.where(product < 0, DISCORDANT, CONCORDANT).astype(object)
+    words[~np.asarray(decided, dtype=bool)] = UNDECIDED
+    words[np.isnan(product)] = None
+    return words
+
+
+def probabilities(r_q: ArrayLike, r_k: ArrayLike, covariance: ArrayLike, groups: int) -> NDArray[np.float64]:
     """Probability [heads, categories] of each category, for correlations that are known with an error.
 
-    (r_q, r_k) is taken as normal around its estimate with `covariance` [heads, 2, 2] (of the jackknife), and integrated
-    over the region of each rule: over r_q by Gauss-Legendre nodes, over r_k given r_q by the normal distribution.
-    NaN where a correlation or its error is missing.
+    (r_q, r_k) is taken as Student-distributed around its estimate, with `covariance` [heads, 2, 2] (of the jackknife)
+    for its scale and groups - 1 degrees of freedom, and integrated over the region of each rule: over r_q by
+    Gauss-Legendre nodes in its probability, over r_k given r_q in closed form. NaN where a correlation or its error is
+    missing.
     """
+    freedom = groups - 1
     r_q, r_k = (np.asarray(values, dtype=np.float64)[:, None] for values in (r_q, r_k))
     covariance = np.asarray(covariance, dtype=np.float64)
     # Without any spread the integral would be over a point: a spread far below every threshold's meaning stands for it.
@@ -69,19 +92,19 @@ def probabilities(r_q: ArrayLike, r_k: ArrayLike, covariance: ArrayLike) -> NDAr
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     found = []
     for rule in RULES:
-        low, high = (np.clip(bound, r_q - _REACH * s_q, r_q + _REACH * s_q) for bound in rule.r_q)
-        x = (low + high) / 2 + (high - low) / 2 * nodes
-        density = np.exp(-(((x - r_q) / s_q) ** 2) / 2) / (np.sqrt(2 * np.pi) * s_q)
-        centre = r_k + slope * (x - r_q)
+        low, high = (stdtr(freedom, (bound - r_q) / s_q) for bound in rule.r_q)
+        z = stdtrit(freedom, np.clip((low + high) / 2 + (high - low) / 2 * nodes, 1e-15, 1 - 1e-15))
+        # Given one of them, the other is Student-distributed too: one degree more, and the wider the further out.
+        centre = r_k + slope * s_q * z
+        width = s_k * np.sqrt((freedom + z**2) / (freedom + 1))
         near, far = max(rule.abs_r_k[0], 0.0), rule.abs_r_k[1]
-        inside = _between(near, far, centre, s_k) + _between(-far, -near, centre, s_k)
-        found.append(((high - low) / 2 * (weights * density * inside)).sum(axis=1))
+        inside = sum(
+            stdtr(freedom + 1, (end - centre) / width) - stdtr(freedom + 1, (start - centre) / width)
+            for start, end in ((near, far), (-far, -near))
+        )
+        found.append(((high - low) / 2 * (weights * inside)).sum(axis=1))
     named = np.clip(np.stack(found, axis=1), 0, 1)
     return np.column_stack([named, np.clip(1 - named.sum(axis=1), 0, 1)])
-
-
-def _between(low: float, high: float, centre: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(ndtr((high - centre) / spread) - ndtr((low - centre) / spread))
 
 
 def rule_conditions() -> Iterator[tuple[str, tuple[str, ...]]]:

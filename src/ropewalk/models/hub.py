@@ -1,5 +1,6 @@
 """Files of hub repositories in the local cache: only those that are needed, all of one commit."""
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,9 +25,15 @@ from ropewalk.errors import RopewalkError
 LIGHT = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py")
 """Configuration, tokenizer and modelling code: everything of a model but its weights."""
 
+COMMIT = re.compile("[0-9a-f]{40}")
+
 _LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 # The client's HTTP library differs between versions of the client: its base exception is taken from the client's own.
 _TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
+
+
+class HubUnreachableError(RopewalkError):
+    """The hub does not answer: what is known of it already may do."""
 
 
 @contextmanager
@@ -45,12 +52,12 @@ def hub_errors(repo: str, endpoint: str) -> Iterator[None]:
     except HFValidationError as error:
         raise RopewalkError(f"'{repo}' is not the name of a hub repo: give it as owner/name") from error
     except OfflineModeIsEnabled as error:
-        raise RopewalkError(f"HF_HUB_OFFLINE is set, and {repo} is on the hub: unset it and run again") from error
+        raise HubUnreachableError(f"HF_HUB_OFFLINE is set, and {repo} is on the hub: unset it and run again") from error
     except HfHubHTTPError as error:
         status = error.response.status_code
         raise RopewalkError(f"the hub answered {status} about {repo}: wait a little and run again") from error
     except (LocalEntryNotFoundError, _TRANSPORT_ERROR) as error:
-        raise RopewalkError(
+        raise HubUnreachableError(
             f"cannot reach the hub at {endpoint} for {repo}: check the connection (or HF_ENDPOINT) and run again"
         ) from error
 
@@ -83,6 +90,11 @@ def repo_names(repo: str, folder: Path) -> list[str]:
         return sorted(HfApi().list_repo_files(repo, revision=folder.name))
 
 
+def dataset_commit(repo: str, revision: str | None) -> str:
+    """The commit that a revision of a hub dataset stands at, the same for the life of the process."""
+    return revision if revision and COMMIT.fullmatch(revision) else _dataset_commit(repo, revision, constants.ENDPOINT)
+
+
 def dataset_names(repo: str, revision: str | None) -> tuple[str, list[str]]:
     """The commit of a hub dataset and the names of its files."""
     with _hub(repo, revision):
@@ -94,6 +106,12 @@ def dataset_folder(repo: str, commit: str, names: Sequence[str]) -> Path:
     """The cached commit of a hub dataset, with the files `names`."""
     with _hub(repo, commit):
         return Path(snapshot_download(repo, repo_type="dataset", revision=commit, allow_patterns=list(names)))
+
+
+@lru_cache
+def _dataset_commit(repo: str, revision: str | None, endpoint: str) -> str:
+    del endpoint
+    return dataset_names(repo, revision)[0]
 
 
 @lru_cache

@@ -1,7 +1,7 @@
 """Which layers attend, with how many heads, which of them rotate or slide, and which heads a study looks at."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -69,11 +69,13 @@ class Layout:
         layers: Sequence[int] | None = None,
         pairs: Sequence[tuple[int, int]] | None = None,
         full_attention_only: bool = False,
+        present: Collection[tuple[int, int]] | None = None,
     ) -> list[Head]:
         """Heads to look at, in layer order: explicit (layer, head) `pairs`, or a sample of all.
 
-        Candidates are all (layer, query head) pairs, layer-major, minus other layers than `layers` and minus sliding
-        ones when `full_attention_only`; `random.Random(seed).sample(candidates, count)`, or all when there are no more.
+        Candidates are all (layer, query head) pairs, layer-major, minus other layers than `layers`, minus sliding ones
+        when `full_attention_only` and minus those that are not `present` (of vectors on disk);
+        `random.Random(seed).sample(candidates, count)`, or all when there are no more.
         """
         if pairs is not None:
             return [self._head(layer, head) for layer, head in sorted(set(map(tuple, pairs)))]
@@ -83,9 +85,14 @@ class Layout:
             for layer in self.layers
             if (wanted is None or layer.layer in wanted) and not (full_attention_only and layer.window)
             for head in range(layer.query_heads)
+            if present is None or (layer.layer, head) in present
         ]
         if not candidates:
-            raise RopewalkError("no head is left: every layer of the model slides and `full_attention_only` is set")
+            raise RopewalkError(
+                "no head is left: every layer of the model slides and `full_attention_only` is set"
+                if full_attention_only
+                else "no head is left: none of those asked for is there"
+            )
         if count is not None and count < len(candidates):
             candidates = sorted(random.Random(seed).sample(candidates, count))
         return [self._head(layer, head) for layer, head in candidates]

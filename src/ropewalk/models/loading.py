@@ -1,6 +1,6 @@
 """Loading models and tokenizers, from the hub or a folder, so that nothing is guessed and nothing is left at random."""
 
-import hashlib
+import functools
 import json
 import logging
 import warnings
@@ -14,16 +14,18 @@ import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
+from transformers import modeling_gguf_pytorch_utils
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 from ropewalk.errors import RopewalkError
-from ropewalk.models.device import choose_device
+from ropewalk.models.device import choose_device, compute_dtype, name_of
 from ropewalk.models.hub import model_folder, repo_file
 from ropewalk.models.overrides import apply_overrides
 from ropewalk.models.source import ModelSource
 from ropewalk.models.tap import dispatches
 from ropewalk.models.weights import CONFIG, check_complete, is_whole, weight_files
-from ropewalk.text import one_line
+from ropewalk.progress import logger
+from ropewalk.text import install_extra, one_line
 
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
 """Device maps that accelerate works out by itself."""
@@ -98,9 +100,16 @@ def load_model(source: ModelSource, config: Any = None) -> nn.Module:
     options: dict[str, Any] = {"trust_remote_code": source.trust_remote_code}
     if source.attention:
         options["attn_implementation"] = source.attention
-    dtype: Any = "auto" if source.dtype == "auto" else getattr(torch, source.dtype)
+    name = compute_dtype(source, config)
+    dtype: Any = "auto" if name == "auto" else getattr(torch, name)
+    if source.dtype == "auto" and config.dtype is not None and dtype != config.dtype:
+        stored = name_of(config.dtype)
+        logger.info(
+            "%s: stored in %s, computed in %s, as this CPU is slow in the former; `dtype: %s` keeps it",
+            *(source.label, stored, name, stored),
+        )
     if source.random_weights:
-        dtype = config.dtype or torch.float32 if dtype == "auto" else dtype
+        dtype = torch.float32 if dtype == "auto" else dtype
         with torch.random.fork_rng(), _explained(source), _quiet():
             torch.manual_seed(source.weights_seed)
             model: nn.Module = auto.from_config(config, dtype=dtype, **options)
@@ -148,40 +157,6 @@ def load_tokenizer(source: ModelSource) -> Any:
     return tokenizer
 
 
-def model_fingerprint(source: ModelSource, config: Any) -> str:
-    """A hash of what decides the model's numbers: weights, configuration, overrides, type, attention.
-
-    Weights are known by the hub's commit, or by the contents of the files in a folder.
-    """
-    digest = hashlib.sha256()
-    settings = (
-        source.overrides,
-        source.dtype,
-        source.attention,
-        source.random_weights,
-        source.gguf_file,
-    )
-    digest.update(repr(settings).encode())
-    repo = str(source.repo)
-    folder = model_folder(repo, source.revision)
-    if source.random_weights:
-        values = sorted(
-            (key, repr(value))
-            for key, value in config.to_dict().items()
-            if key not in ("_name_or_path", "transformers_version")
-        )
-        digest.update(repr((values, source.weights_seed)).encode())
-    elif folder == Path(repo):
-        files = [folder / source.gguf_file] if source.gguf_file else [*weight_files(repo, folder), folder / CONFIG]
-        for path in files:
-            digest.update(path.name.encode())
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-    else:
-        digest.update(f"{repo}@{folder.name}".encode())
-    return digest.hexdigest()
-
-
 def device_of(source: ModelSource) -> torch.device:
     """The device a study asks for, or a sentence when it (or one of its device map) is not there."""
     spread = source.device_map
@@ -225,7 +200,7 @@ def _gguf(source: ModelSource, folder: Path) -> None:
     try:
         import gguf  # noqa: F401
     except ImportError as error:
-        raise RopewalkError("GGUF files need an extra: pip install 'ropewalk[gguf]'") from error
+        raise RopewalkError(f"GGUF files need an extra: {install_extra('gguf')}") from error
     if repo_file(str(source.repo), folder, str(source.gguf_file)) is None:
         raise RopewalkError(f"{source.repo} has no {source.gguf_file}: check `gguf_file`")
 
@@ -253,13 +228,18 @@ def _quiet() -> Iterator[None]:
     """No bars and no load report from transformers: what matters of it is checked and said in a sentence."""
     level = transformers.logging.get_verbosity()
     bars = transformers.logging.is_progress_bar_enabled()
+    # The reader of GGUF files has a bar of its own, which does not ask whether bars are wanted.
+    reader: Any = modeling_gguf_pytorch_utils
+    own_bar = reader.tqdm
     transformers.logging.set_verbosity(logging.ERROR)
     transformers.logging.disable_progress_bar()
+    reader.tqdm = functools.partial(own_bar, disable=True)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
+        reader.tqdm = own_bar
         transformers.logging.set_verbosity(level)
         if bars:
             transformers.logging.enable_progress_bar()

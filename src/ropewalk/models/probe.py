@@ -49,7 +49,7 @@ def read_layout(model: nn.Module) -> Layout:
     modules = _calling_modules(model, tokens)
     # Position 0 is left out: some recurrent layers start anew there, which is no trace of a position embedding.
     near = torch.arange(1, 1 + PROBE_TOKENS, device=tokens.device)[None]
-    far = near + max(_position_limit(model) - PROBE_TOKENS - 1, 1)
+    far = near + max(position_limit(model) - PROBE_TOKENS - 1, 1)
     first, second = _Pass(), _Pass()
     parameters = inspect.signature(model.forward).parameters
     named = "position_ids" in parameters
@@ -193,7 +193,8 @@ def _moved_share(before: Call, after: Call) -> float:
     return float(moved.float().mean())
 
 
-def _position_limit(model: nn.Module) -> int:
+def position_limit(model: nn.Module) -> int:
+    """How many positions a model has, as far as its configuration limits them."""
     limits = [getattr(text_config(model), name, None) for name in POSITION_LIMITS]
     return min((int(limit) for limit in limits if limit), default=UNLIMITED)
 

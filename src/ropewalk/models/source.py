@@ -1,9 +1,9 @@
 """Where a model comes from and how it is loaded, as checked data."""
 
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ropewalk.errors import RopewalkError
 from ropewalk.schema import Part
@@ -37,7 +37,11 @@ class ModelSource(Part):
     tokenizer: str | None = Field(None, description="Repository or folder of the tokenizer, when it lives elsewhere.")
     tokenizer_revision: str | None = Field(None, description="Revision of the tokenizer's repository.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Type of the weights; `auto` keeps the stored one."
+        "auto",
+        description=(
+            "Type to compute in; `auto` is the stored one, or float32 where that is half precision and the device a "
+            "CPU without instructions for it."
+        ),
     )
     device: str = Field("auto", description="`auto` (a GPU where there is one), `cpu`, `cuda`, `cuda:1`, `mps`.")
     device_map: str | dict[str, int | str] | None = Field(
@@ -57,6 +61,52 @@ class ModelSource(Part):
         if self.tokenizer:
             return TokenizerLocation(self.tokenizer, self.tokenizer_revision, None)
         return TokenizerLocation(self.repo, self.tokenizer_revision or self.revision, self.gguf_file)
+
+
+LayerNumber = Annotated[int, Field(ge=0)]
+OF_VECTORS = ("key_heads", "depth", "nope_layers", "sliding_layers", "sliding_window")
+"""Fields that say of vectors on disk what of a model is measured."""
+
+
+class VectorSource(ModelSource):
+    """A model, or vectors of one on disk in its place."""
+
+    source: str | None = Field(
+        None, description="Folder or hub dataset of vectors `l{LL}h{HH}{q|k}/data.parquet`, in place of a model."
+    )
+    key_heads: int | None = Field(
+        None, gt=0, description="With `source`: key heads per layer, when the folder does not tell."
+    )
+    depth: int | None = Field(
+        None,
+        gt=0,
+        description="With `source`: layers of the model; by default the last one with vectors is taken for the last.",
+    )
+    nope_layers: tuple[LayerNumber, ...] | None = Field(
+        None, description="With `source`: layers without RoPE, `[]` if all have it; unknown by default."
+    )
+    sliding_layers: tuple[LayerNumber, ...] | None = Field(
+        None, description="With `source`: layers with a sliding window, besides those whose files tell it."
+    )
+    sliding_window: int | None = Field(None, gt=0, description="With `sliding_layers`: length of their window.")
+
+    @model_validator(mode="after")
+    def _one_of_the_two(self) -> "VectorSource":
+        if (self.repo is None) == (self.source is None):
+            raise ValueError("give `repo` (a model) or `source` (a folder of vectors), one of the two")
+        stated = [field for field in OF_VECTORS if getattr(self, field) is not None]
+        if stated and self.source is None:
+            raise ValueError(f"`{stated[0]}` goes with `source`; of a model (`repo`) it is measured: remove it")
+        if (self.sliding_layers is None) != (self.sliding_window is None):
+            raise ValueError("`sliding_layers` and `sliding_window` go together: give both or neither")
+        for field in ("nope_layers", "sliding_layers"):
+            highest = max(getattr(self, field) or (), default=-1)
+            if self.depth is not None and highest >= self.depth:
+                raise ValueError(
+                    f"`{field}` names layer {highest} and `depth: {self.depth}` leaves layers 0 to {self.depth - 1}: "
+                    "correct one of the two"
+                )
+        return self
 
 
 def locate(repo: str, base: Path = Path(), field: str = "the model") -> str:

@@ -38,6 +38,14 @@ class Call(NamedTuple):
     options: dict[str, Any]
 
 
+class Rotation(NamedTuple):
+    """One call of a rotary embedding function: the query and key that went in, and the key that came out."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    rotated_key: torch.Tensor
+
+
 class Finished(Exception):  # noqa: N818 - a signal, not an error
     """Raised by a viewer to end the forward pass: nobody needs what would follow."""
 
@@ -103,22 +111,23 @@ def dispatches(model_class: type) -> bool:
 
 
 @contextmanager
-def rotary_inputs(model: nn.Module) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
-    """While the block runs, the list holds (q, k) as given to the last call of a rotary embedding function.
+def rotations(model: nn.Module) -> Iterator[list[Rotation]]:
+    """While the block runs, the list holds the last call of a rotary embedding function.
 
     The reader empties it after each attention call; a layer that does not rotate leaves it empty, and so does one that
     rotates queries and keys apart.
     """
-    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    seen: list[Rotation] = []
 
     def recording(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def rotate(*args: Any, **options: Any) -> Any:
             pair = (*args[:2], options.get("q"), options.get("k"))
             vectors = [part for part in pair if isinstance(part, torch.Tensor) and part.ndim == 4]
-            if len(vectors) == 2:
-                seen[:] = [(vectors[0], vectors[1])]
-            return original(*args, **options)
+            rotated = original(*args, **options)
+            if len(vectors) == 2 and isinstance(rotated, tuple):
+                seen[:] = [Rotation(vectors[0], vectors[1], rotated[1])]
+            return rotated
 
         return rotate
 

@@ -2,6 +2,6 @@
 
 from ropewalk.report.content import report_data
 from ropewalk.report.page import render, write_report
-from ropewalk.report.parts import Report
+from ropewalk.report.parts import Origin, Report
 
-__all__ = ["Report", "render", "report_data", "write_report"]
+__all__ = ["Origin", "Report", "render", "report_data", "write_report"]

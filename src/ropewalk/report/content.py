@@ -7,13 +7,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from ropewalk.figures import gallery
 from ropewalk.figures.style import png
 from ropewalk.record import Record
 from ropewalk.report import numbers
 from ropewalk.report.glossary import glossary
-from ropewalk.report.parts import Picture, Report
-from ropewalk.report.settings import entries, facts
+from ropewalk.report.parts import Origin, Picture, Report
+from ropewalk.report.settings import entries, facts, proofs
 from ropewalk.summary.view import View
 
 
@@ -22,14 +24,17 @@ def report_data(
     *,
     name: str,
     source: str,
+    hangs_on: pd.DataFrame,
     record: Record | None = None,
     folder: Path | None = None,
     options: Mapping[str, Mapping[str, Any]] = {},
+    origins: Mapping[str, Origin] = {},
 ) -> Report:
     """Everything the page shows of a view.
 
-    `source` names the table in captions, `record` says how it was made, `options` are those of figures by name. The
-    pictures of a results `folder` are used again; one that is missing, or older than the table, is drawn afresh.
+    `source` names the table in captions, `hangs_on` is the table of what numbers hang on (`Results.sensitivity`),
+    `record` says how it was made, `options` are those of figures by name. The pictures of a results `folder` are used
+    again; one that is missing, or older than the table, is drawn afresh.
     """
     made = {} if record is None else {part: value for part, value in record.data.items() if part != "created"}
     return Report(
@@ -38,11 +43,11 @@ def report_data(
         at=_at(view),
         cards=numbers.cards(view),
         pictures=tuple(_pictures(view, folder, source, options)),
-        grids=tuple(numbers.grids(view)),
+        grids=(*numbers.grids(view), *numbers.sensitivity_grid(view, hangs_on)),
         head_columns=numbers.HEAD_COLUMNS,
         filter_example=numbers.FILTER_EXAMPLE,
         heads=numbers.heads(view),
-        facts=facts(view, _date(record, folder)),
+        facts=(*facts(view, _date(record, folder)), *proofs(origins)),
         made=tuple(entries(made)),
         study=None if record is None else record.text,
         terms=glossary(),

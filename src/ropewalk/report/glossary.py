@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ropewalk.geometry.taxonomy import DEPTH_BINS, rule_conditions
+from ropewalk.geometry.taxonomy import CERTAIN, DEPTH_BINS, rule_conditions
 
 
 class Term(NamedTuple):
@@ -55,14 +55,45 @@ def glossary() -> tuple[Term, ...]:
         Term(
             "concordant, discordant",
             (
-                "A head is discordant when `r_k < 0`: along the component its keys drift with position in the "
-                "opposite direction to its queries. It is concordant when they drift the same way. A head can turn "
-                "discordant without its keys losing position.",
+                "A head is discordant when `r_q · r_k < 0`: along the component its keys drift with position in the "
+                "opposite direction to its queries. It is concordant when they drift the same way, and undecided when "
+                "r_q or r_k is not beyond its error; shares are of the decided heads. A head can turn discordant "
+                "without its keys losing position.",
             ),
         ),
         Term(
             "explained variance",
             ("The share of the total variance of a head's pooled queries and keys that lies along the component.",),
+        ),
+        Term(
+            "separation share",
+            (
+                "How much of PC0's variance is the offset between the mean query and the mean key. Near 1, PC0 is the "
+                "axis that tells queries from keys, and r_q and r_k belong to a direction that was chosen for that.",
+            ),
+        ),
+        Term(
+            "axis",
+            (
+                "Where r_q and r_k are measured. **Pooled**: PC0 of queries and keys together, as published. "
+                "**Centred**: the first principal component of both, each about its own mean. **Drift**: the direction "
+                "in which the means of queries and keys move with position.",
+            ),
+        ),
+        Term(
+            "readout",
+            (
+                "The correlation of position with its best linear prediction from the vectors, fitted on the other "
+                "shards: what can be read along the best of all directions. Without a signal it is 0 on average.",
+            ),
+        ),
+        Term(
+            "nulls",
+            (
+                "What the numbers are held against: the same vectors with positions shuffled within each document, and "
+                "the same architecture with random weights. A head is above the shuffled null where its correlation "
+                "exceeds that of shuffled positions beyond the error of their difference.",
+            ),
         ),
         Term(
             "eigengap",
@@ -72,6 +103,13 @@ def glossary() -> tuple[Term, ...]:
             ),
         ),
         Term("category", ("What kind of head it is, from its PC0 correlations:", *_categories())),
+        Term(
+            "certainty",
+            (
+                "The probability of a head's category, given the standard errors of r_q and r_k and their covariance. "
+                f"Below {CERTAIN:.0%} the category counts as undecided.",
+            ),
+        ),
         Term(
             "RoPE, NoPE",
             (
@@ -91,9 +129,12 @@ def glossary() -> tuple[Term, ...]:
         Term(
             "standard error",
             (
-                "The number after ±: how much a value would vary with other documents of the same kind "
-                "(delete-one-shard jackknife). It says nothing about other models or training runs, and it is "
-                "missing with fewer than two shards.",
+                "The number after ±: how much a value would vary with other documents of the same kind. Means are "
+                "computed again with each shard left out (jackknife); for shares of heads, which jump at thresholds, "
+                "the heads' correlations are moved jointly by as much as their errors, and no share has an error below "
+                "that of one undecided head. A 95% interval is 2.36 of them wide to either side with 8 shards, 2.13 "
+                "with 16 (Student's t). It says nothing about other models or training runs, and it is missing with "
+                "fewer than two shards.",
             ),
         ),
     )

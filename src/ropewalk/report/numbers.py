@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ropewalk.figures.wording import CORRELATION, SHARE, Unit
-from ropewalk.geometry.taxonomy import CATEGORIES, DOMINATED, MIXED
+from ropewalk.figures.wording import CORRELATION, SHARE, Unit, where
+from ropewalk.geometry.taxonomy import CATEGORIES, CERTAIN, DISCORDANT, DOMINATED, MIXED, UNDECIDED
 from ropewalk.report.parts import MISSING, Card, Cell, Column, Grid, HeadColumn
 from ropewalk.summary.lineup import Lineup
 from ropewalk.summary.tracks import Estimate, Track
 from ropewalk.summary.view import View
 
 ROPE, NOPE = "RoPE", "NoPE"
-CONCORDANT, DISCORDANT = "concordant", "discordant"
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,12 @@ class Quantity:
         return Column(self.title, self.hint)
 
 
-_R_Q = Quantity("mean_r_q", "mean r_q", "queries' correlation with position on PC0, mean over heads")
-_R_K = Quantity("mean_r_k", "mean r_k", "keys' signed correlation with position on PC0, mean over heads")
+_R_Q = Quantity("mean_r_q", "mean r_q", "queries' correlation with position, mean over heads")
+_R_K = Quantity("mean_r_k", "mean r_k", "keys' signed correlation with position, mean over heads")
 _ABS_R_K = Quantity("mean_abs_r_k", "mean |r_k|", "size of the keys' correlation with position, whatever its sign")
-_DISCORDANT = Quantity("discordant", "discordant heads", "share of heads with r_k < 0", SHARE)
+_DISCORDANT = Quantity(
+    "discordant", "discordant heads", "share of heads with r_q · r_k < 0 among those where both are decided", SHARE
+)
 _DOMINATED = Quantity(f"share_{DOMINATED}", f"{DOMINATED} heads", "share of heads", SHARE)
 _VARIANCE = Quantity(
     "mean_explained_variance", "explained variance", "share of variance on PC0, mean over heads", SHARE
@@ -66,6 +67,12 @@ _SIGNAL = (
     _ABS_R_K,
     _DISCORDANT,
     _VARIANCE,
+    Quantity("undecided", "undecided", "share of heads whose r_q or r_k is not beyond its error", SHARE),
+    Quantity("mean_separation_share", "separation", "share of PC0's variance that tells queries from keys", SHARE),
+    Quantity("mean_readout_q", "readout q", "correlation of position with its best prediction from queries"),
+    Quantity("mean_readout_k", "readout k", "correlation of position with its best prediction from keys"),
+    Quantity("above_permuted_q", "r_q above shuffled", "share of heads above the null of shuffled positions", SHARE),
+    Quantity("above_permuted_k", "|r_k| above shuffled", "share of heads above the null of shuffled positions", SHARE),
     Quantity("mean_r_k_rope", "r_k RoPE", "mean r_k over heads of RoPE layers"),
     Quantity("mean_r_k_nope", "r_k NoPE", "mean r_k over heads of NoPE layers"),
 )
@@ -80,6 +87,7 @@ _TAXONOMY = (
     _share(f"concordant_{DOMINATED}", f"{DOMINATED}, concordant", "share of heads, with r_q · r_k > 0"),
     _share(f"discordant_{DOMINATED}", f"{DOMINATED}, discordant", "share of heads, with r_q · r_k < 0"),
     *(_share(f"share_{category}", category) for category in CATEGORIES if category != DOMINATED),
+    _share("undecided_category", "undecided", f"share of heads whose category is less than {CERTAIN:.0%} certain"),
 )
 
 
@@ -91,7 +99,7 @@ def cards(view: View) -> tuple[Card, ...]:
 
 def _latest(quantity: Quantity, lineup: Lineup, track: Track) -> Card:
     last = len(lineup) - 1
-    value, se = track.at(last)
+    value, se, _ = track.at(last)
     unit = " points" if quantity.unit is SHARE else ""
     detail = f"**{quantity.change(track.change(0, last))}{unit}** since {lineup.labels[0]}" if last else ""
     points = tuple((i / max(last, 1), float(v)) for i, v in enumerate(track.values) if not math.isnan(v))
@@ -118,7 +126,7 @@ def _range(quantity: Quantity, lineup: Lineup, track: Track) -> Card:
 
 def grids(view: View) -> Iterable[Grid]:
     """The tables behind the figures: per checkpoint and, where training has phases, per phase."""
-    text = "Means and shares over heads on PC0, ± standard error."
+    text = f"Means and shares over heads {where(view)}, ± standard error."
     yield _per_checkpoint("Position signal per checkpoint", text, _SIGNAL, view)
     text = "Shares of heads, ± standard error in percentage points."
     yield _per_checkpoint("Categories per checkpoint", text, _TAXONOMY, view)
@@ -135,7 +143,7 @@ def _per_checkpoint(title: str, text: str, quantities: Sequence[Quantity], view:
         for index in range(group.start, group.stop):
             cells = [Cell(lineup.labels[index], group.name, index), _count(len(view.parts[index]))]
             for quantity, track in tracks:
-                value, se = track.at(index)
+                value, se, _ = track.at(index)
                 cells.append(Cell(quantity.format(value), quantity.error(se), None if math.isnan(value) else value))
             rows.append(tuple(cells))
     named = any(group.name for group in lineup.groups)
@@ -169,6 +177,41 @@ def _per_phase(view: View) -> Grid:
     )
 
 
+def sensitivity_grid(view: View, rows: pd.DataFrame) -> Iterable[Grid]:
+    """What the numbers of the last checkpoint become when something else is changed."""
+    last = view.lineup.labels[-1]
+    own = rows[rows["label"] == last]
+    if own.empty:
+        return
+    columns = {
+        "mean_r_q": _R_Q,
+        "mean_r_k": _R_K,
+        "mean_abs_r_k": _ABS_R_K,
+        "discordant": _DISCORDANT,
+        **{f"share_{category}": _share(f"share_{category}", f"{category}") for category in CATEGORIES},
+    }
+    found = []
+    for order, (change, part) in enumerate(own.groupby("change", sort=False)):
+        by_name = part.set_index("quantity")
+        cells = [Cell(str(change), "", order)]
+        for name, quantity in columns.items():
+            if name not in by_name.index:
+                cells.append(Cell(MISSING))
+                continue
+            changed, difference, se = by_name[["changed", "difference", "se"]].to_numpy()[by_name.index.get_loc(name)]
+            # Of heads that were not captured only the error is known.
+            note = quantity.error(se) if math.isnan(difference) else quantity.change(Estimate(difference, se))
+            cells.append(Cell(quantity.format(changed), note, None if math.isnan(changed) else changed))
+        found.append(tuple(cells))
+    yield Grid(
+        "What the numbers hang on",
+        f"The numbers on PC0 at {last} when one thing is changed and, below each, the difference ± standard error (of "
+        "heads drawn at random: the error of drawing them). All checkpoints are in sensitivity.csv.",
+        (Column("change", number=False), *(quantity.column for quantity in columns.values())),
+        tuple(found),
+    )
+
+
 HEAD_COLUMNS = (
     HeadColumn("checkpoint", "checkpoint", number=False),
     HeadColumn("layer", "layer"),
@@ -176,11 +219,13 @@ HEAD_COLUMNS = (
     HeadColumn("k_head", "key head", "the key head this query head reads"),
     HeadColumn("layer_type", "layer type", "whether the layer rotates queries and keys", number=False),
     HeadColumn("category", "category", number=False),
-    HeadColumn("sign", "sign", f"{DISCORDANT}: r_k < 0", number=False),
+    HeadColumn("sign", "sign", f"{DISCORDANT}: r_q · r_k < 0; {UNDECIDED}: one is not beyond its error", number=False),
     HeadColumn("r_q", "r_q"),
     HeadColumn("r_k", "r_k"),
     HeadColumn("explained_variance", "explained variance"),
     HeadColumn("eigengap", "eigengap", "(λ0 - λ1) / λ0"),
+    HeadColumn("separation_share", "separation", "share of PC0's variance that tells queries from keys"),
+    HeadColumn("certainty", "certainty", "probability of the category"),
 )
 FILTER_EXAMPLE = f"L12, L12H3, {NOPE}, {MIXED}, {DISCORDANT}"
 _WITH_ERRORS = ("r_q", "r_k", "explained_variance")
@@ -197,8 +242,9 @@ def heads(view: View) -> Mapping[str, Any]:
         **{column: _plain(rows, column) for column in ("layer", "head", "k_head")},
         "layer_type": [None if pd.isna(rope) else ROPE if rope else NOPE for rope in rows["rope"]],
         "category": [None if pd.isna(category) else category for category in rows["category"]],
-        "sign": [DISCORDANT if r_k < 0 else None if pd.isna(r_k) else CONCORDANT for r_k in rows["r_k"]],
-        **{column: _plain(rows, column, 5) for column in (*_WITH_ERRORS, "eigengap")},
+        "certainty": _plain(rows, "certainty", 4),
+        "sign": [None if pd.isna(word) else word for word in rows["concordance"]],
+        **{column: _plain(rows, column, 5) for column in (*_WITH_ERRORS, "eigengap", "separation_share")},
     }
     return {
         "checkpoints": list(view.lineup.labels),

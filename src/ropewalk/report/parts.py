@@ -57,6 +57,14 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """What a capture's manifest says of how it was made: the type its model ran in, and its proof."""
+
+    dtype: str | None
+    proof: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
 class Card:
     """A headline number, its standard error, what to say of it (**bold** allowed), and its way over training.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from ropewalk.report.parts import MISSING, Cell, Column, Entry, Grid
+from ropewalk.report.parts import MISSING, Cell, Column, Entry, Grid, Origin
 from ropewalk.summary.view import View
 
 _COUNTS = {"context": "context length", "n_q": "tokens per checkpoint", "shards": "shards per checkpoint"}
@@ -28,6 +28,55 @@ def facts(view: View, date: str | None) -> tuple[Entry, ...]:
         if column in rows and rows[column].notna().any():
             known.append(Entry(name, _range(per_checkpoint[column].max().dropna())))
     return (*known, *([Entry("date", date)] if date else []))
+
+
+def proofs(origins: Mapping[str, Origin]) -> tuple[Entry, ...]:
+    """In what type the models ran and how their captures were proven, by label: one row for all that are alike.
+
+    A row has the largest of its captures' numbers.
+    """
+    computed = list(dict.fromkeys(origin.dtype for origin in origins.values() if origin.dtype))
+    alike: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for label, origin in origins.items():
+        proof = origin.proof or {"outcome": "not recorded"}
+        marks = [_outcome(proof), *(proof.get(name) for name in ("dtype", "half", "compared", "tokens"))]
+        alike.setdefault(repr(marks), {})[label] = proof
+    rows = [
+        {"checkpoint": "all" if len(group) == len(origins) > 1 else ", ".join(group), **_proof(list(group.values()))}
+        for group in alike.values()
+    ]
+    return (
+        *([Entry("computed in", ", ".join(computed))] if computed else ()),
+        *([Entry("proof", _records(rows))] if rows else ()),
+    )
+
+
+def _outcome(proof: Mapping[str, Any]) -> str:
+    if proof["outcome"] == "proven":
+        return "the attention output is softmax(qkᵀ)v of what was captured, and the tap leaves the logits as they are"
+    if proof["outcome"] == "no model":
+        return "none: vectors read from disk, without their model"
+    checks = [f"{one['check']}: {one['detail']}" for one in proof.get("checks", ()) if one["passed"] is None]
+    return "; ".join(checks) or str(proof["outcome"])
+
+
+def _proof(alike: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A row on captures that were proven in the same way."""
+    first = alike[0]
+
+    def largest(name: str, digits: int) -> str | None:
+        values = [float(proof[name]) for proof in alike if proof.get(name) is not None]
+        return f"{max(values):.{digits}e}" if values else None
+
+    return {
+        "what was proven": _outcome(first),
+        "on tokens": first.get("tokens"),
+        "attention calls": first.get("compared"),
+        "in": first.get("dtype"),
+        "largest difference": largest("difference", 1),
+        "limit": largest("limit", 0),
+        f"{first.get('half')} adds": largest("added", 1),
+    }
 
 
 def _range(values: "pd.Series[Any]") -> str:

@@ -33,7 +33,10 @@ An array whose name starts with `q.` has the layer's chosen query heads as its f
 
 @dataclass(frozen=True)
 class Scope:
-    """What is the same for a whole capture: the study's settings of the same names, and the number of documents."""
+    """What is the same for a whole capture: the study's settings of the same names, and the number of documents.
+
+    `common_context` is the shortest context of the study's checkpoints; None where all have the same.
+    """
 
     context: int
     documents: int
@@ -41,6 +44,7 @@ class Scope:
     seed: int = 0
     skip_first: int = 0
     components: int = 10
+    common_context: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,147 +1,111 @@
-"""First and second moments of queries, keys and positions: what the combined PCA is computed from."""
+"""First and second moments of queries, keys and positions, and what follows from them alone."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
-import pandas as pd
 
-from ropewalk.geometry.jackknife import jackknife_error, leave_one_out
-from ropewalk.geometry.moments import Moments, merge_all
-from ropewalk.geometry.pca import PCA
-from ropewalk.geometry.taxonomy import classify
+from ropewalk.geometry.moments import Floats, Moments, merge_all
 from ropewalk.statistics.base import LayerHeads, Observation, Readout, Scope, Statistic, Sums
+from ropewalk.statistics.position import COLUMNS, COMMON, FIRST, KINDS, SKIPPED, ByKind, read_position
 from ropewalk.statistics.registry import register
-
-if TYPE_CHECKING:
-    import torch
-
-BLOCK = 512
-"""Tokens that are multiplied at once."""
-
-KINDS = ("q", "k")
-PC0_COLUMNS = ("explained_variance", "r_q", "r_k")
+from ropewalk.statistics.stream import MomentStream, shuffled_positions
 
 
 @register("moments")
 class MomentSums(Statistic):
-    """Moments of every token's query and key with its position (docs/method.md §2), and the combined PCA (§3)."""
+    """Moments of every token's query and key with its position (docs/method.md §2), and what follows from them alone:
+    the combined PCA, the choices of axis and the readout (§3), with positions as they are and shuffled (§7).
+    """
 
-    columns: ClassVar = {
-        "explained_variance": "share of the pooled variance of queries and keys on PC0",
-        "r_q": "correlation of the queries' projection on PC0 with token position",
-        "r_k": "correlation of the keys' projection on PC0 with token position, in the same orientation",
-        "eigengap": "(λ0 - λ1) / λ0: near 0, PC0 is not a stable direction",
-    }
+    revision: ClassVar = 2
+    columns: ClassVar = COLUMNS
 
     def accumulator(self, heads: LayerHeads, scope: Scope) -> "MomentAccumulator":
         """Streams of queries and of keys."""
-        del heads, scope
-        return MomentAccumulator()
+        del heads
+        return MomentAccumulator(scope)
 
     def merge(self, parts: Sequence[Sums]) -> Sums:
-        """Moments of all parts together (Chan)."""
-        return _arrays({kind: merge_all([_moments(part, kind) for part in parts]) for kind in KINDS})
+        """Moments of all parts together (Chan), as far as all hold them; other sums are added."""
+        return {
+            **_named({prefix: merge_all([_moments(part, prefix) for part in parts]) for prefix in _held(parts)}),
+            **{name: np.sum([part[name] for part in parts], axis=0) for name in _SHUFFLED},
+        }
 
     def without(self, whole: Sums, part: Sums) -> Sums:
         """The inverse of `merge` for one part."""
-        return _arrays({kind: _moments(whole, kind).without(_moments(part, kind)) for kind in KINDS})
+        held = _held([whole, part])
+        return {
+            **_named({prefix: _moments(whole, prefix).without(_moments(part, prefix)) for prefix in held}),
+            **{name: whole[name] - part[name] for name in _SHUFFLED},
+        }
 
     def read(self, parts: Sequence[Sums], heads: LayerHeads, scope: Scope) -> Readout:
-        """PC0 of every head for `heads.csv`, every component for `qk.csv`."""
-        q, k = ([_moments(part, kind) for part in parts] for kind in KINDS)
-        whole, left_out = leave_one_out(q, k, heads.key_index, scope.components)
-        counts = {
-            "n_q": np.sum([part.n for part in q], axis=0).astype(np.int64),
-            "n_k": np.sum([part.n[heads.key_index] for part in k], axis=0).astype(np.int64),
-            "shards": np.full(len(heads.heads), len(parts)),
-        }
-        return Readout(
-            values={name: getattr(whole, name)[:, 0] for name in PC0_COLUMNS} | {"eigengap": whole.eigengap},
-            replicates={
-                **{name: np.stack([getattr(pca, name)[:, 0] for pca in left_out]) for name in PC0_COLUMNS},
-                "eigengap": np.stack([pca.eigengap for pca in left_out]),
-            }
-            if left_out
-            else {},
-            tables={"qk": _components(heads, whole, left_out, counts)},
-        )
+        """Every head's numbers for `heads.csv`, its components for `qk.csv`."""
+        whole = _by_kind(parts, "q", "k")
+        others = {}
+        for suffix, cut, later in ((SKIPPED, _first(scope), True), (COMMON, _common(scope), False)):
+            lead = None if cut is None else [_lead(kind, cut) for kind in KINDS]
+            if lead is not None and set(lead) <= set(_held(parts)):
+                leading = _by_kind(parts, *lead)
+                others[suffix] = _differences(whole, leading) if later else leading
+        if scope.common_context == scope.context:
+            others[COMMON] = whole
+        shuffled = {kind: [part[f"{kind}.shuffled"] for part in parts] for kind in KINDS}
+        return read_position(heads, scope.components, whole, shuffled, others)
 
     def stored_bytes(self, vectors: int, head_dim: int, scope: Scope, shards: int) -> float:
-        """A scatter, two vectors and three numbers each, in float64."""
-        del scope
-        return 8.0 * shards * vectors * (head_dim**2 + 2 * head_dim + 3)
+        """Scatters of all tokens and of the leading ones, and a few vectors and numbers each, in float64."""
+        kept_apart = len(cuts(scope))
+        return 8.0 * shards * vectors * ((1 + kept_apart) * (head_dim**2 + 2 * head_dim + 3) + head_dim)
+
+
+def cuts(scope: Scope) -> tuple[int, ...]:
+    """Numbers of leading tokens, of those that count, whose moments are kept apart.
+
+    They only add sums: sums made with other cuts are as good, and lack what these give.
+    """
+    return tuple(sorted({count for count in (_first(scope), _common(scope)) if count is not None}))
+
+
+def _first(scope: Scope) -> int | None:
+    """How many of the tokens that count are among the first `FIRST` of a document; None where all or none are."""
+    return _cut(FIRST, scope)
+
+
+def _common(scope: Scope) -> int | None:
+    """How many of the tokens that count lie within the shortest context of the study; None where all do."""
+    return None if scope.common_context is None else _cut(scope.common_context, scope)
+
+
+def _cut(position: int, scope: Scope) -> int | None:
+    # Two tokens are the least that a correlation can be of, on either side.
+    return (
+        position - scope.skip_first if 1 < position - scope.skip_first < scope.context - scope.skip_first - 1 else None
+    )
 
 
 class MomentAccumulator:
     """Moments of the queries and keys of one layer."""
 
-    def __init__(self) -> None:
-        self._streams = {kind: MomentStream() for kind in KINDS}
+    def __init__(self, scope: Scope) -> None:
+        self._seed, self._cuts = scope.seed, cuts(scope)
+        self._streams = {kind: MomentStream(self._cuts) for kind in KINDS}
 
     def update(self, seen: Observation) -> None:
         """Add one observation."""
+        shuffled = [shuffled_positions(self._seed, document, seen.positions) for document in seen.documents]
         for kind, stream in self._streams.items():
-            stream.update(seen.vectors(kind), seen.positions)
+            stream.update(seen.vectors(kind), seen.positions, shuffled)
 
     def sums(self) -> Sums:
-        """Moments of everything seen so far."""
-        return _arrays({kind: stream.result() for kind, stream in self._streams.items()})
-
-
-class MomentStream:
-    """Takes batches of vectors of a fixed set of heads and gives their `Moments`.
-
-    Vectors are widened to float64 and shifted by the mean of the first ones before they are multiplied, so that a
-    common offset a thousand times the spread costs no digits, and so that cutting the stream elsewhere changes nothing
-    that matters. Float32 products would be twice as fast, and would make the seventh digit depend on the cut. Memory is
-    heads · d² numbers, whatever the number of tokens.
-    """
-
-    def __init__(self) -> None:
-        self._sums: torch.Tensor | None = None
-
-    def update(self, vectors: "torch.Tensor", positions: "torch.Tensor") -> None:
-        """Add vectors [documents, heads, tokens, d] at positions [tokens] (on the CPU), the same in every document."""
-        import torch
-
-        documents, heads, tokens, d = vectors.shape
-        if self._sums is None:
-            # The widest type the device multiplies in: Apple's GPUs have no float64.
-            dtype = torch.float32 if vectors.device.type == "mps" else torch.float64
-            self._shift = vectors[0, :, :BLOCK].mean(dim=1, keepdim=True, dtype=dtype)
-            self._t_shift = positions.double().mean()
-            self._sums = torch.zeros(heads, d, d, dtype=dtype, device=vectors.device)
-            self._first = torch.zeros(heads, 2, d, dtype=dtype, device=vectors.device)
-            self._t_first = torch.zeros(2, dtype=torch.float64)
-            self._n = 0
-        t = positions.double() - self._t_shift
-        weights = torch.stack([torch.ones_like(t), t]).to(self._sums).expand(heads, -1, -1)
-        for document in vectors:
-            for start in range(0, tokens, BLOCK):
-                block = slice(start, start + BLOCK)
-                # Widened and shifted in one pass over the vectors as they lie, a piece at a time that stays in cache.
-                x = document[:, block] - self._shift
-                self._sums.baddbmm_(x.transpose(1, 2), x)
-                self._first.baddbmm_(weights[:, :, block], x)
-        self._t_first += documents * torch.stack([t.sum(), t @ t])
-        self._n += documents * tokens
-
-    def result(self) -> Moments:
-        """Moments of everything seen so far."""
-        if self._sums is None:
-            raise ValueError("no vectors were given")
-        sums, first = self._sums.cpu().double().numpy(), self._first.cpu().double().numpy()
-        shift, t_sums = self._shift[:, 0].cpu().double().numpy(), self._t_first.numpy()
-        n, ones = float(self._n), np.ones(len(sums))
-        mean, t_mean = first[:, 0] / n, t_sums[0] / n
-        return Moments(
-            n=n * ones,
-            mean=shift + mean,
-            t_mean=(float(self._t_shift) + t_mean) * ones,
-            sxx=sums - n * mean[:, :, None] * mean[:, None, :],
-            sxt=first[:, 1] - n * mean * t_mean,
-            stt=(t_sums[1] - n * t_mean**2) * ones,
+        """Moments of everything seen so far and of its leading tokens, and Σ x (t' - t) with shuffled positions t'."""
+        streams = self._streams
+        return moment_sums(
+            {kind: stream.result() for kind, stream in streams.items()},
+            {kind: stream.shuffled() for kind, stream in streams.items()},
+            {cut: {kind: stream.leading(cut) for kind, stream in streams.items()} for cut in self._cuts},
         )
 
 
@@ -150,53 +114,50 @@ def moments_of(sums: Sums, heads: LayerHeads) -> tuple[Moments, Moments]:
     return _moments(sums, "q"), _moments(sums, "k")[heads.key_index]
 
 
-def moment_sums(q: Moments, k: Moments) -> Sums:
-    """Sums as the statistic stores them, from moments of query heads and of key heads."""
-    return _arrays({"q": q, "k": k})
+def moment_sums(
+    whole: Mapping[str, Moments],
+    shuffled: Mapping[str, Floats],
+    leading: Mapping[int, Mapping[str, Moments]] | None = None,
+) -> Sums:
+    """Sums as the statistic stores them, each by kind: moments of query heads ("q") and of key heads ("k").
+
+    `shuffled` holds Σ x (t' - t) with shuffled positions t', `leading` the moments of the first so many tokens.
+    """
+    apart = {_lead(kind, cut): part for cut, pair in (leading or {}).items() for kind, part in pair.items()}
+    return {**_named({**whole, **apart}), **{f"{kind}.shuffled": sums for kind, sums in shuffled.items()}}
 
 
-def _moments(sums: Sums, kind: str) -> Moments:
-    return Moments(**{name: sums[f"{kind}.{name}"] for name in Moments.names()})
+_SHUFFLED = tuple(f"{kind}.shuffled" for kind in KINDS)
 
 
-def _arrays(moments: dict[str, Moments]) -> Sums:
+def _lead(kind: str, count: int) -> str:
+    return f"{kind}.first{count}"
+
+
+def _held(parts: Sequence[Sums]) -> list[str]:
+    """Prefixes of the moments that all parts hold."""
+    return [
+        name.removesuffix(".sxx") for name in parts[0] if name.endswith(".sxx") and all(name in part for part in parts)
+    ]
+
+
+def _moments(sums: Sums, prefix: str) -> Moments:
+    return Moments(**{name: sums[f"{prefix}.{name}"] for name in Moments.names()})
+
+
+def _by_kind(parts: Sequence[Sums], q: str, k: str) -> ByKind:
+    return {"q": [_moments(part, q) for part in parts], "k": [_moments(part, k) for part in parts]}
+
+
+def _differences(whole: ByKind, leading: ByKind) -> ByKind:
+    """What is left of the moments of each group without its leading tokens."""
+    return {kind: [a.without(b) for a, b in zip(whole[kind], leading[kind], strict=True)] for kind in KINDS}
+
+
+def _named(moments: Mapping[str, Moments]) -> Sums:
     # The whole scatter, though half would do: putting it together again costs more than reading it.
     return {
-        f"{kind}.{name}": np.ascontiguousarray(getattr(part, name))
-        for kind, part in moments.items()
+        f"{prefix}.{name}": np.ascontiguousarray(getattr(part, name))
+        for prefix, part in moments.items()
         for name in Moments.names()
     }
-
-
-def _components(heads: LayerHeads, whole: PCA, left_out: Sequence[PCA], counts: dict[str, Any]) -> pd.DataFrame:
-    """Rows of `qk.csv`: one per head and component."""
-    layer = heads.layer
-    count, components = whole.r_q.shape
-    first = np.tile(np.arange(components) == 0, count)
-
-    def spread(values: Any) -> Any:
-        return np.repeat(np.asarray(values), components)
-
-    def error(name: str) -> Any:
-        replicates = np.array([getattr(pca, name) for pca in left_out]).reshape(len(left_out), count, components)
-        return jackknife_error(replicates).ravel()
-
-    return pd.DataFrame(
-        {
-            "layer": layer.layer,
-            "head": spread(heads.heads),
-            "k_head": spread([layer.k_head(head) for head in heads.heads]),
-            "rope": pd.array([layer.rope] * (count * components), dtype="boolean"),
-            "pc": np.tile(np.arange(components), count),
-            "explained_variance": whole.explained_variance.ravel(),
-            "r_q": whole.r_q.ravel(),
-            "r_k": whole.r_k.ravel(),
-            "sliding": layer.window is not None,
-            "category": np.where(first, spread(classify(whole.r_q[:, 0], whole.r_k[:, 0])), None),
-            "eigengap": np.where(first, spread(whole.eigengap), np.nan),
-            "se_explained_variance": error("explained_variance"),
-            "se_r_q": error("r_q"),
-            "se_r_k": error("r_k"),
-            **{name: spread(count) for name, count in counts.items()},
-        }
-    )

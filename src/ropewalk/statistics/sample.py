@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,11 +65,20 @@ class VectorSample(Statistic):
         }
 
     def publish(self, captured: Captured, folder: Path) -> None:
-        """Lay the sample out as Parquet below `folder`/vectors; done once for the same shards."""
+        """Lay the sample out as Parquet below `folder`/vectors; done once for the same shards.
+
+        What an earlier capture left there is taken away: its heads may be others.
+        """
         target = folder / "vectors"
         mark = target / MADE_FROM
         if mark.is_file() and mark.read_text(encoding="utf-8") == captured.provenance:
             return
+        # First, because from here on nothing else is as it says.
+        mark.unlink(missing_ok=True)
+        for old in target.glob("l*h*/data.parquet"):
+            old.unlink()
+            with suppress(OSError):  # where the folder holds something else too
+                old.parent.rmdir()
         for heads in layers_of(captured.layout, captured.heads):
             kept = self.merge(captured.parts(self.name, heads))
             for kind, numbers in (("q", heads.heads), ("k", heads.key_heads)):

@@ -1,73 +1,184 @@
 """Numbers that sum up the heads of a checkpoint."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
 
 from ropewalk.errors import RopewalkError
-from ropewalk.geometry.taxonomy import CATEGORIES, DOMINATED
+from ropewalk.geometry.taxonomy import CATEGORIES, CERTAIN, DOMINATED, category_numbers
 
-Measure = Callable[[pd.DataFrame], float]
-"""A number from the PC0 rows of one checkpoint (columns r_q, r_k, explained_variance, category, rope, bin, ...)."""
+Columns = Mapping[str, NDArray[Any]]
+"""Columns of the heads of a checkpoint, [heads] or [..., heads] where they come with groups left out, or in draws.
+
+Beside those of `heads.csv`: `rope` (1, 0, NaN where not known), `bin` (depth bin), and by kind `limit_q`, `limit_k`
+(how large a correlation must be to be beyond its error) and `null_q`, `null_k` (to be beyond that of shuffled
+positions too).
+"""
+
+Measure = Callable[[Columns], Any]
+"""A number [...] from columns [..., heads]."""
+
+Among = Callable[[Columns], Any]
+"""Which heads count [..., heads]."""
 
 
-def _mean(column: str) -> Measure:
-    return lambda heads: float(heads[column].mean())
+def everywhere(heads: Columns) -> Any:
+    """All heads."""
+    return np.ones(heads["r_q"].shape[-1], dtype=bool)
+
+
+def _rope(heads: Columns) -> Any:
+    return heads["rope"] == 1
+
+
+def _nope(heads: Columns) -> Any:
+    return heads["rope"] == 0
+
+
+def in_bins(*bins: int) -> Among:
+    """Heads of these depth bins."""
+    return lambda heads: np.isin(heads["bin"], bins)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Mean of a column, or of its size, over the heads that have one."""
+
+    column: str
+    size: bool = False
+    among: Among = everywhere
+
+    def __call__(self, heads: Columns) -> Any:
+        """The mean [...] of columns [..., heads]."""
+        if self.column not in heads:
+            return np.full(heads["r_q"].shape[:-1], np.nan)
+        values = np.abs(heads[self.column]) if self.size else heads[self.column]
+        counted = self.among(heads) & ~np.isnan(values)
+        return ratio(np.where(counted, values, 0).sum(axis=-1), counted.sum(axis=-1))
 
 
 def deviation(column: str) -> Measure:
     """Standard deviation (n - 1) of a column over the heads of a checkpoint; one head has none (NaN)."""
-    return lambda heads: float(heads[column].std())
+
+    def measure(heads: Columns) -> Any:
+        values = heads[column]
+        known = ~np.isnan(values)
+        count = known.sum(axis=-1)
+        mean = ratio(np.where(known, values, 0).sum(axis=-1), count)
+        squares = np.where(known, (values - np.asarray(mean)[..., None]) ** 2, 0).sum(axis=-1)
+        return np.sqrt(ratio(squares, count - 1))
+
+    return measure
 
 
-def _share(category: str) -> Measure:
-    def share(heads: pd.DataFrame) -> float:
-        categories = heads["category"].to_numpy(dtype=object)
-        known = np.count_nonzero(pd.notna(categories))
-        return np.count_nonzero(categories == category) / known if known else float("nan")
+@dataclass(frozen=True)
+class Share:
+    """Share of heads: those that are `hits` among those that are `counted`, each [..., heads].
 
-    return share
+    A step function of the correlations, for which leaving groups out gives no error: see `ropewalk.summary.tracks`.
+    """
+
+    hits: Among
+    counted: Among
+
+    def __call__(self, heads: Columns) -> Any:
+        """The share [...] of columns [..., heads]; NaN where no head counts."""
+        hits, counted = self.parts(heads)
+        return ratio(hits.sum(axis=-1), counted.sum(axis=-1))
+
+    def parts(self, heads: Columns) -> tuple[Any, Any]:
+        """Hits and counted heads; a head that does not count is no hit."""
+        counted = self.counted(heads)
+        return self.hits(heads) & counted, counted
 
 
-def _discordant(heads: pd.DataFrame) -> float:
-    known = heads["r_k"].dropna()
-    return float((known < 0).mean()) if len(known) else float("nan")
+@dataclass(frozen=True)
+class Tally:
+    """Share of heads for which something could not be decided: a statement on the measurement, without an error."""
+
+    hits: Among
+
+    def __call__(self, heads: Columns) -> Any:
+        """The share of heads with both correlations."""
+        counted = known(heads)
+        return ratio((self.hits(heads) & counted).sum(axis=-1), counted.sum(axis=-1))
 
 
-def _where(rope: bool, measure: Measure) -> Measure:
-    return lambda heads: measure(heads[heads["rope"].to_numpy(dtype=float, na_value=np.nan) == rope])
+def known(heads: Columns) -> Any:
+    """Heads with both correlations."""
+    return ~np.isnan(heads["r_q"] + heads["r_k"])
 
 
-def _both(sign: int) -> Measure:
-    """Share of heads that are position-dominated with r_q·r_k of this sign, which no sign convention can change."""
+def decided(heads: Columns) -> Any:
+    """Heads whose r_q and r_k are both beyond their errors; without errors, all that have both."""
+    beyond_q, beyond_k = (
+        (np.abs(heads[f"r_{kind}"]) > limit) | np.isnan(limit)
+        for kind, limit in ((kind, heads[f"limit_{kind}"]) for kind in ("q", "k"))
+    )
+    return known(heads) & beyond_q & beyond_k
 
-    def share(heads: pd.DataFrame) -> float:
-        known = heads.dropna(subset=["category"])
-        dominated = (known["category"] == DOMINATED) & (np.sign(known["r_q"] * known["r_k"]) == sign)
-        return float(dominated.mean()) if len(known) else float("nan")
 
-    return share
+def _opposed(heads: Columns) -> Any:
+    return heads["r_q"] * heads["r_k"] < 0
+
+
+def of_category(category: str, **thresholds: float) -> Share:
+    """Share of heads in a category, among those with both correlations; `low` and `high` move its thresholds."""
+    number = CATEGORIES.index(category)
+    return Share(lambda heads: category_numbers(heads["r_q"], heads["r_k"], **thresholds) == number, known)
+
+
+def discordant(among: Among = everywhere) -> Share:
+    """Share of decided heads with r_q · r_k < 0."""
+    return Share(_opposed, lambda heads: decided(heads) & among(heads))
+
+
+def _dominated(hits: Among) -> Share:
+    """Share of heads that are position-dominated, and hits."""
+    return Share(lambda heads: of_category(DOMINATED).hits(heads) & hits(heads), known)
+
+
+def _above_null(kind: str) -> Share:
+    def hits(heads: Columns) -> Any:
+        return np.abs(heads[f"r_{kind}"]) > heads[f"null_{kind}"]
+
+    return Share(hits, lambda heads: ~np.isnan(heads[f"r_{kind}"]) & ~np.isnan(heads[f"null_{kind}"]))
 
 
 MEASURES: Mapping[str, Measure] = {
-    "mean_r_q": _mean("r_q"),
-    "mean_r_k": _mean("r_k"),
-    "mean_abs_r_k": lambda heads: float(heads["r_k"].abs().mean()),
-    "discordant": _discordant,
-    "mean_explained_variance": _mean("explained_variance"),
-    **{f"share_{category}": _share(category) for category in CATEGORIES},
-    f"concordant_{DOMINATED}": _both(1),
-    f"discordant_{DOMINATED}": _both(-1),
-    "mean_r_q_rope": _where(True, _mean("r_q")),
-    "mean_r_q_nope": _where(False, _mean("r_q")),
-    "mean_r_k_rope": _where(True, _mean("r_k")),
-    "mean_r_k_nope": _where(False, _mean("r_k")),
-    "mean_abs_r_k_rope": _where(True, lambda heads: float(heads["r_k"].abs().mean())),
-    "mean_abs_r_k_nope": _where(False, lambda heads: float(heads["r_k"].abs().mean())),
-    "discordant_rope": _where(True, _discordant),
-    "discordant_nope": _where(False, _discordant),
+    "mean_r_q": Mean("r_q"),
+    "mean_r_k": Mean("r_k"),
+    "mean_abs_r_k": Mean("r_k", size=True),
+    "discordant": discordant(),
+    "undecided": Tally(lambda heads: ~decided(heads)),
+    "mean_explained_variance": Mean("explained_variance"),
+    "mean_separation_share": Mean("separation_share"),
+    "mean_readout_q": Mean("readout_q"),
+    "mean_readout_k": Mean("readout_k"),
+    **{f"share_{category}": of_category(category) for category in CATEGORIES},
+    "undecided_category": Tally(lambda heads: heads["certainty"] < CERTAIN),
+    f"concordant_{DOMINATED}": _dominated(lambda heads: ~_opposed(heads)),
+    f"discordant_{DOMINATED}": _dominated(_opposed),
+    "share_negative_r_k": Share(lambda heads: heads["r_k"] < 0, lambda heads: ~np.isnan(heads["r_k"])),
+    "above_permuted_q": _above_null("q"),
+    "above_permuted_k": _above_null("k"),
+    "mean_r_q_permuted": Mean("r_q_permuted"),
+    "mean_r_k_permuted": Mean("r_k_permuted"),
+    "mean_abs_r_k_permuted": Mean("r_k_permuted", size=True),
+    **{
+        f"{name}_{layers}": measure
+        for layers, among in (("rope", _rope), ("nope", _nope))
+        for name, measure in (
+            ("mean_r_q", Mean("r_q", among=among)),
+            ("mean_r_k", Mean("r_k", among=among)),
+            ("mean_abs_r_k", Mean("r_k", size=True, among=among)),
+            ("discordant", discordant(among)),
+        )
+    },
 }
 
 
@@ -78,3 +189,9 @@ def find_measure(name: str) -> Measure:
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(MEASURES)}"
         raise RopewalkError(f"no quantity is called {name!r}: {hint}")
     return MEASURES[name]
+
+
+def ratio(numerator: Any, denominator: Any) -> Any:
+    """numerator / denominator, NaN where the denominator is not positive."""
+    numerator, denominator = np.asarray(numerator, dtype=float), np.asarray(denominator, dtype=float)
+    return np.divide(numerator, denominator, out=np.full(numerator.shape, np.nan), where=denominator > 0)

@@ -1,174 +1,223 @@
 """What figures, captions and the report look at: the heads of every checkpoint, and the same with shards left out."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from ropewalk.errors import RopewalkError
-from ropewalk.geometry.taxonomy import DEPTH_BINS, classify, depth_bin
+from ropewalk.geometry.axes import AXES
+from ropewalk.geometry.taxonomy import CERTAIN, DEPTH_BINS, depth_bin
 from ropewalk.summary.lineup import Lineup, lineup
-from ropewalk.summary.measures import MEASURES, Measure, find_measure
-from ropewalk.summary.tracks import Track
-from ropewalk.tables import REPLICATE_COLUMNS, check_qk
+from ropewalk.summary.measures import MEASURES, Mean, Measure, find_measure, in_bins
+from ropewalk.summary.sample import Sample
+from ropewalk.summary.tracks import Estimate, Track
+from ropewalk.tables import REPLICATE_COLUMNS, REPLICATE_KEY, check_heads
 
+NULLS = ("permuted", "untrained")
+COMMON = "_common"
+"""Ending of the columns of r_q and r_k within the shortest context of the study."""
 NO_CATEGORY = "no correlation"
 """Stands for the category of a head without one (a missing correlation) where every head must be counted."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class View:
-    """The PC0 rows of a table, cut up by checkpoint: what figures and captions look at.
+    """The heads of every checkpoint, in the order of `lineup`: what figures and captions look at.
 
-    `parts` holds the heads of each checkpoint, `left_out` the same heads with each shard left out (empty without
-    replicates), both in the order of `lineup`.
+    r_q and r_k are those on one choice of `axis`. `untrained` holds, where the study has them, the heads of the same
+    architecture with random weights, by the name of the checkpoint whose null they are.
     """
 
     lineup: Lineup
-    parts: tuple[pd.DataFrame, ...]
-    left_out: tuple[dict[int, pd.DataFrame], ...]
-    _tracks: dict[str, Track] = field(default_factory=dict, init=False, repr=False, compare=False)
+    samples: tuple[Sample, ...]
+    untrained: Mapping[str, Sample] = field(default_factory=dict)
+    axis: str = "pooled"
+    origin: "View | None" = None
+    _tracks: dict[str, Track] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def of(cls, table: pd.DataFrame, replicates: pd.DataFrame | None = None) -> "View":
-        """Check a qk table and cut its PC0 rows up by checkpoint; without replicates there are no standard errors."""
-        heads = pc0(check_qk(table))
-        order = lineup(heads)
-        parts = dict(tuple(heads.groupby("checkpoint", sort=False)))
-        samples = replicated(heads, replicates)
-        left_out = {} if samples is None else dict(tuple(samples.groupby("checkpoint", sort=False)))
+    def of(cls, table: pd.DataFrame, replicates: pd.DataFrame | None = None, nulls: Collection[str] = NULLS) -> "View":
+        """Check a table of heads (or a qk table, of which PC0 counts) and cut it up by checkpoint.
+
+        Without replicates there are no standard errors. `nulls` are those to show, as far as the table has them.
+        """
+        heads = check_heads(table)
+        if "permuted" not in nulls:
+            heads = heads.drop(columns=[name for name in heads if str(name).endswith("_permuted")])
+        heads["bin"] = depth_bin(heads["layer"], heads["layers"] - 1)
+        left_out = _by_checkpoint(replicates)
+        samples = {
+            str(name): _sample(part, left_out.get(str(name))) for name, part in heads.groupby("checkpoint", sort=False)
+        }
+        null_of = heads.drop_duplicates("checkpoint").set_index("checkpoint")["untrained"]
+        measured = [name for name in samples if null_of[name] != name] or list(samples)
+        order = lineup(heads[heads["checkpoint"].isin(measured)])
         return cls(
             order,
-            tuple(parts[name] for name in order.names),
-            tuple(_by_shard(left_out[name]) if name in left_out else {} for name in order.names),
+            tuple(samples[name] for name in order.names),
+            {name: samples[null_of[name]] for name in order.names if null_of[name] in samples and "untrained" in nulls},
         )
+
+    @property
+    def parts(self) -> tuple[pd.DataFrame, ...]:
+        """The table of heads of each checkpoint."""
+        return tuple(sample.table for sample in self.samples)
+
+    @property
+    def groups(self) -> list[int]:
+        """How many groups of documents each checkpoint's errors are from."""
+        return [len(sample.groups) for sample in self.samples]
 
     @property
     def has_errors(self) -> bool:
         """Whether any checkpoint has the two replicates that a standard error needs."""
-        return any(len(parts) > 1 for parts in self.left_out)
+        return any(count > 1 for count in self.groups)
+
+    @property
+    def has_permuted(self) -> bool:
+        """Whether the numbers of shuffled positions are at hand."""
+        return any("r_q_permuted" in part for part in self.parts)
+
+    def on(self, axis: str) -> "View":
+        """The same heads with r_q and r_k, and what follows from them, on another axis (docs/method.md §3)."""
+        if axis not in AXES:
+            raise RopewalkError(f"no axis is called {axis!r}: choose from {', '.join(AXES)}")
+        whole = self.origin or self
+        return whole if axis == "pooled" else replace(whole.with_columns(AXES[axis]), axis=axis)
+
+    def with_columns(self, ending: str) -> "View":
+        """The same heads with r_q and r_k from the columns that end so."""
+        whole = self.origin or self
+        return replace(
+            whole,
+            samples=tuple(sample.on(ending) for sample in whole.samples),
+            untrained={
+                name: sample.on(ending) for name, sample in whole.untrained.items() if f"r_q{ending}" in sample.table
+            },
+            origin=whole,
+        )
+
+    def has_columns(self, ending: str) -> bool:
+        """Whether every checkpoint has r_q and r_k in columns that end so."""
+        return all(f"r_q{ending}" in sample.table for sample in (self.origin or self).samples)
 
     def select(self, indices: list[int]) -> "View":
         """Some of the checkpoints, as a view of their own."""
-        return View(
-            self.lineup.select(indices),
-            tuple(self.parts[index] for index in indices),
-            tuple(self.left_out[index] for index in indices),
+        return replace(
+            self,
+            lineup=self.lineup.select(indices),
+            samples=tuple(self.samples[index] for index in indices),
+            origin=None if self.origin is None else self.origin.select(indices),
         )
 
     def track(self, measure: str | Measure) -> Track:
         """A measure (or the name of one of `MEASURES`) at every checkpoint."""
         if not isinstance(measure, str):
-            return self._measured(measure)
+            return Track([sample.read(measure) for sample in self.samples])
         if measure not in self._tracks:
-            self._tracks[measure] = self._measured(find_measure(measure))
+            self._tracks[measure] = self.track(find_measure(measure))
         return self._tracks[measure]
 
-    def _measured(self, measure: Measure) -> Track:
-        return Track(
-            np.array([measure(part) for part in self.parts]),
-            tuple({shard: measure(part) for shard, part in parts.items()} for parts in self.left_out),
-        )
+    def track_untrained(self, measure: str) -> Track | None:
+        """A measure of each checkpoint's untrained null; None where some checkpoint has none."""
+        if not all(name in self.untrained for name in self.lineup.names):
+            return None
+        return Track([self.untrained[name].read(find_measure(measure)) for name in self.lineup.names])
+
+    def above_untrained(self, measure: str, index: int) -> Estimate | None:
+        """How much more a measure is at a checkpoint than untrained, paired by documents and heads."""
+        name = self.lineup.names[index]
+        if name not in self.untrained:
+            return None
+        own = find_measure(measure)
+        return self.samples[index].read(own).since(self.untrained[name].read(own))
 
 
-def pc0(table: pd.DataFrame) -> pd.DataFrame:
-    """The PC0 rows of a checked table, with `category` and depth `bin` (0..9) computed afresh."""
-    heads = table[table["pc"] == 0].copy()
-    if heads.empty:
-        raise RopewalkError("the table has no row with pc 0: PC0 is what figures and summaries are made of")
-    heads["category"] = classify(heads["r_q"], heads["r_k"])
-    heads["bin"] = depth_bin(heads["layer"], heads["layers"] - 1)
-    return heads
-
-
-def replicated(heads: pd.DataFrame, replicates: pd.DataFrame | None) -> pd.DataFrame | None:
-    """Replicates with each head's own facts (rope, bin) from `pc0(table)` and their category computed afresh."""
+def _by_checkpoint(replicates: pd.DataFrame | None) -> dict[str, pd.DataFrame]:
     if replicates is None or replicates.empty:
-        return None
+        return {}
     missing = [column for column in REPLICATE_COLUMNS if column not in replicates.columns]
     if missing:
         raise RopewalkError(f"the replicates have no column {missing[0]!r}: they need {', '.join(REPLICATE_COLUMNS)}")
-    facts = heads[["checkpoint", "layer", "head", "rope", "bin"]]
-    joined = replicates.assign(checkpoint=replicates["checkpoint"].astype(str)).merge(
-        facts, on=["checkpoint", "layer", "head"], how="inner"
+    return {str(name): part for name, part in replicates.groupby(replicates["checkpoint"].astype(str), sort=False)}
+
+
+def _sample(part: pd.DataFrame, left_out: pd.DataFrame | None) -> Sample:
+    """The heads of a checkpoint, their replicates brought into the same order."""
+    if left_out is None:
+        return Sample.of(part, {}, ())
+    heads = pd.MultiIndex.from_frame(part[["layer", "head"]])
+    groups = tuple(sorted(left_out["left_out"].unique().tolist()))
+    ordered = left_out.set_index(["left_out", "layer", "head"])
+    if not ordered.index.is_unique:
+        raise RopewalkError("the replicates hold a head twice: run `ropewalk analyze` again")
+    rows = pd.MultiIndex.from_tuples([(group, *head) for group in groups for head in heads], names=ordered.index.names)
+    values = ordered.drop(columns="checkpoint").reindex(rows)
+    return Sample.of(
+        part,
+        {
+            str(name): values[name].to_numpy(dtype=float).reshape(len(groups), len(part))
+            for name in values
+            if name not in REPLICATE_KEY
+        },
+        groups,
     )
-    joined["category"] = classify(joined["r_q"], joined["r_k"])
-    return joined
-
-
-def _by_shard(samples: pd.DataFrame) -> dict[int, pd.DataFrame]:
-    return {int(str(shard)): part for shard, part in samples.groupby("left_out")}
 
 
 def depth_tracks(view: View, column: str) -> tuple[Track, ...]:
     """Mean of a column over the heads of each depth bin, as a track per bin; NaN where no head has a value."""
-
-    def means(heads: pd.DataFrame) -> NDArray[np.float64]:
-        return heads.groupby("bin")[column].mean().reindex(range(DEPTH_BINS)).to_numpy(dtype=float)
-
-    values = [means(part) for part in view.parts]
-    left_out = [{shard: means(part) for shard, part in parts.items()} for parts in view.left_out]
-    return tuple(
-        Track(
-            np.array([row[bin_] for row in values]),
-            tuple({shard: float(row[bin_]) for shard, row in rows.items()} for rows in left_out),
-        )
-        for bin_ in range(DEPTH_BINS)
-    )
+    return tuple(view.track(Mean(column, among=in_bins(bin_))) for bin_ in range(DEPTH_BINS))
 
 
 def transitions(view: View, first: int, last: int) -> pd.DataFrame:
-    """The heads that two checkpoints share, paired by (layer, head): columns layer, head, before, after, stable.
+    """The heads that two checkpoints share, paired by (layer, head): columns layer, head, before, after, certain.
 
-    `before` and `after` are categories (or `NO_CATEGORY`). `stable` says that leaving out any one shard gives the same
-    two categories; it is missing without replicates. Models of another family or depth share no heads.
+    `before` and `after` are categories (or `NO_CATEGORY`). `certain` says that both are as probable as `CERTAIN`; it is
+    missing without errors. Models of another family or depth share no heads.
     """
     pair = [view.parts[index] for index in (first, last)]
     kin = all(pair[0][fact].iloc[0] == pair[1][fact].iloc[0] for fact in ("family", "layers"))
     before, after = (
-        part[["layer", "head", "category"]].assign(
-            category=part["category"].fillna(NO_CATEGORY).astype(str), stable=_stable(part, view.left_out[index])
+        part[["layer", "head"]].assign(
+            category=part["category"].fillna(NO_CATEGORY).astype(str), certain=_certain(part)
         )
-        for part, index in zip(pair, (first, last), strict=True)
+        for part in pair
     )
     both = before.merge(after if kin else after.iloc[:0], on=["layer", "head"], suffixes=("_before", "_after"))
-    both["stable"] = both["stable_before"] & both["stable_after"]
+    both["certain"] = both["certain_before"] & both["certain_after"]
     both = both.rename(columns={"category_before": "before", "category_after": "after"})
-    return both[["layer", "head", "before", "after", "stable"]]
+    return both[["layer", "head", "before", "after", "certain"]]
 
 
-def _stable(part: pd.DataFrame, left_out: Mapping[int, pd.DataFrame]) -> pd.Series:
-    if not left_out:
+def _certain(part: pd.DataFrame) -> "pd.Series[bool]":
+    if "certainty" not in part:
         return pd.Series(pd.NA, index=part.index, dtype="boolean")
-    own = part[["layer", "head", "category"]]
-    samples = pd.concat(left_out.values())[["layer", "head", "category"]].merge(
-        own, on=["layer", "head"], suffixes=("", "_own")
-    )
-    same = samples["category"].fillna(NO_CATEGORY) == samples["category_own"].fillna(NO_CATEGORY)
-    by_head = same.groupby([samples["layer"], samples["head"]]).all()
-    keys = pd.MultiIndex.from_frame(part[["layer", "head"]])
-    return pd.Series(by_head.reindex(keys).to_numpy(), index=part.index).astype("boolean")
+    return (part["certainty"] >= CERTAIN).astype("boolean").mask(part["certainty"].isna())
 
 
 def summarise(view: View, measures: Mapping[str, Measure] = MEASURES) -> pd.DataFrame:
-    """One row per (checkpoint, quantity): columns checkpoint, label, phase, quantity, value, se, in the lineup's order.
+    """One row per (checkpoint, quantity): columns checkpoint, label, phase, quantity, value, se, low, high, in the
+    lineup's order.
 
-    The standard error recomputes the measure over all heads with each shard left out, so that heads which share keys
-    or documents are not counted as independent; it is NaN without replicates.
+    Standard errors are from groups of documents, so that heads which share keys or documents are not counted as
+    independent, and NaN without groups; `low` to `high` is the 95% interval.
     """
+    rows = []
     tracks = {quantity: view.track(measure) for quantity, measure in measures.items()}
-    return pd.DataFrame(
-        [
-            {
-                "checkpoint": name,
-                "label": view.lineup.labels[index],
-                "phase": view.parts[index]["phase"].iloc[0],
-                "quantity": quantity,
-                **track.at(index)._asdict(),
-            }
-            for index, name in enumerate(view.lineup.names)
-            for quantity, track in tracks.items()
-        ]
-    )
+    for index, name in enumerate(view.lineup.names):
+        for quantity, track in tracks.items():
+            estimate = track.at(index)
+            rows.append(
+                {
+                    "checkpoint": name,
+                    "label": view.lineup.labels[index],
+                    "phase": view.parts[index]["phase"].iloc[0],
+                    "quantity": quantity,
+                    "value": estimate.value,
+                    "se": estimate.se,
+                    "low": estimate.value - estimate.reach(),
+                    "high": estimate.value + estimate.reach(),
+                }
+            )
+    return pd.DataFrame(rows)

@@ -1,0 +1,82 @@
+"""The manifest of a checkpoint's capture: what its shards are of, as JSON beside them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ropewalk._version import __version__
+from ropewalk.capture.settings import described
+from ropewalk.errors import RopewalkError
+from ropewalk.files import write_text
+from ropewalk.models.layout import Head, Layout
+from ropewalk.record import FORMAT, outdated
+from ropewalk.statistics.base import Scope, Statistic
+
+if TYPE_CHECKING:
+    from ropewalk.capture.shards import Provenance
+
+MANIFEST = "manifest.json"
+MODEL_FACTS = ("layout", "heads", "dtype", "proof")
+"""What of a manifest only the loaded model could tell."""
+
+NO_MODEL: Mapping[str, Any] = {"outcome": "no model"}
+"""The proof of a capture that was read from vectors on disk: there was nothing to prove."""
+
+
+def manifest_facts(
+    scope: Scope, provenances: Sequence["Provenance"], statistics: Sequence[Statistic]
+) -> dict[str, Any]:
+    """What a manifest says of a capture's settings and shards."""
+    return {
+        "documents": scope.documents,
+        "shards": len(provenances),
+        "tokens": scope.documents * scope.context,
+        "tokens_of_shards": [one.tokens for one in provenances],
+        "model": provenances[0].model,
+        "settings": provenances[0].settings,
+        "scope": asdict(scope),
+        "statistics": described(statistics),
+    }
+
+
+def model_facts(
+    layout: Layout, heads: Sequence[Head], dtype: str | None, proof: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What a manifest says of a capture's model and the heads chosen of it (the `MODEL_FACTS`)."""
+    return {
+        "layout": layout.to_dict(),
+        "heads": [list(head) for head in heads],
+        "dtype": dtype,
+        "proof": None if proof is None else dict(proof),
+    }
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    """Write the manifest of a checkpoint's capture."""
+    marked = {"format": FORMAT, "ropewalk": __version__, **manifest}
+    write_text(folder / MANIFEST, json.dumps(marked, indent=1) + "\n")
+
+
+def known_manifest(folder: Path) -> dict[str, Any] | None:
+    """The manifest if there is one that can be read, for a capture that would write it anew otherwise."""
+    try:
+        return read_manifest(folder)
+    except RopewalkError:
+        return None
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read the manifest of a checkpoint's capture."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise RopewalkError(f"{folder} holds no finished capture: run `ropewalk capture` on the study first")
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        number = manifest.get("format")
+    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError) as error:
+        raise RopewalkError(f"{path} is damaged: delete it and run `ropewalk capture` again") from error
+    if number != FORMAT:
+        raise outdated(path, number)
+    return manifest

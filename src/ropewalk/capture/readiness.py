@@ -1,0 +1,35 @@
+"""What a model shows before it is captured: its layout, and proof that what would be captured is what it uses."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from ropewalk.capture.collector import changes_after_rotation
+from ropewalk.models.device import name_of
+from ropewalk.models.layout import Layout
+from ropewalk.models.probe import read_layout
+from ropewalk.models.proof import UNPROVEN, prove
+from ropewalk.progress import logger
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A model that may be captured: its layout, the type of its weights, and the proof as plain data."""
+
+    layout: Layout
+    dtype: str
+    proof: dict[str, Any]
+
+
+def make_ready(model: nn.Module, label: str, pre_rope: bool = False) -> Ready:
+    """Look at a model that is about to be captured; a proof that fails stops with a sentence."""
+    layout = read_layout(model)
+    proof = prove(model)
+    proof.check(label)
+    if proof.outcome == UNPROVEN:
+        logger.warning("%s: %s", label, proof.open)
+    if pre_rope and changes_after_rotation(model):
+        logger.info("%s: its QK-norm comes after the rotation; pre_rope gives the vectors before both", label)
+    dtype = next((name_of(weights.dtype) for weights in model.parameters() if weights.is_floating_point()), "none")
+    return Ready(layout, dtype, proof.to_dict())

@@ -1,0 +1,167 @@
+"""Directions along which position is looked for, and how queries and keys correlate with it there.
+
+Everything comes twice: of all documents, and with each group of them left out (docs/method.md §3, §7).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ropewalk.geometry.jackknife import follow, rest
+from ropewalk.geometry.moments import Floats, Moments, merge_all
+from ropewalk.geometry.pca import (
+    correlation,
+    drift_axis,
+    eigenbasis,
+    eigengap,
+    orientation,
+    pooled_variance,
+    ratio,
+    separation_share,
+)
+
+AXES: Mapping[str, str] = {"pooled": "", "centred": "_centred", "drift": "_drift"}
+"""Choices of the axis that r_q and r_k are measured on, and how their columns end."""
+
+Scatter = Callable[[Moments, Moments], Floats]
+"""A scatter [heads, d, d] from the moments of queries and of keys."""
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Moments of the queries q and keys k of a stack of heads: of all groups of documents, and without each of them.
+
+    `q_rest` and `k_rest` hold the heads without the first group, then those without the second, and so on; they are
+    None for a single group.
+    """
+
+    groups: int
+    q: Moments
+    k: Moments
+    q_rest: Moments | None = None
+    k_rest: Moments | None = None
+
+    @classmethod
+    def of(cls, q: Sequence[Moments], k: Sequence[Moments]) -> "Grouped":
+        """From the moments of each group."""
+        whole = merge_all(q), merge_all(k)
+        if len(q) < 2:
+            return cls(len(q), *whole)
+        return cls(len(q), *whole, rest(whole[0], q), rest(whole[1], k))
+
+    def relabelled(self, q: Sequence[Floats], k: Sequence[Floats]) -> "Grouped":
+        """The same vectors with other position labels: q, k [heads, d] per group are Σ x (t' - t) of the new ones."""
+        return Grouped(
+            self.groups,
+            _relabelled(self.q, np.sum(q, axis=0)),
+            _relabelled(self.k, np.sum(k, axis=0)),
+            None if self.q_rest is None else _relabelled(self.q_rest, _without_each(q)),
+            None if self.k_rest is None else _relabelled(self.k_rest, _without_each(k)),
+        )
+
+    def split(self, values: Floats) -> Floats:
+        """[groups, heads, ...] from what is known of the heads without each group."""
+        return values.reshape(self.groups, -1, *values.shape[1:])
+
+
+def _relabelled(moments: Moments, difference: Floats) -> Moments:
+    return replace(moments, sxt=moments.sxt + difference)
+
+
+def _without_each(parts: Sequence[Floats]) -> Floats:
+    total = np.sum(parts, axis=0)
+    return np.concatenate([total - part for part in parts])
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Directions [heads, d, m] of the whole, and [groups · heads, d, m] of what is left without each group."""
+
+    whole: Floats
+    rest: Floats | None
+
+
+@dataclass(frozen=True)
+class Components:
+    """Principal components of a scatter, largest first, each replicate's matched to the whole's by vector.
+
+    values, explained_variance and separation_share [heads, m], eigengap [heads]; with `_rest` [groups, heads, ...] of
+    the replicates (empty for a single group); overlap [heads, m] is the smallest |cos| between a component and what it
+    is matched to in any replicate (NaN without replicates).
+    """
+
+    directions: Directions
+    explained_variance: Floats
+    explained_variance_rest: Floats
+    separation_share: Floats
+    separation_share_rest: Floats
+    eigengap: Floats
+    eigengap_rest: Floats
+    overlap: Floats
+
+
+def components(moments: Grouped, scatter: Scatter, count: int) -> Components:
+    """The `count` leading components of a scatter of queries and keys."""
+    whole = scatter(moments.q, moments.k)
+    spectrum, basis = eigenbasis(whole)
+    count = min(count, basis.shape[2])
+    values, vectors = spectrum[:, :count], basis[:, :, :count]
+    found = {
+        "explained_variance": ratio(values, np.trace(whole, axis1=1, axis2=2)[:, None]),
+        "separation_share": separation_share(moments.q, moments.k, vectors, values),
+        "eigengap": eigengap(spectrum),
+    }
+    if moments.q_rest is None or moments.k_rest is None:
+        nothing = {f"{name}_rest": np.empty((0, *one.shape)) for name, one in found.items()}
+        return Components(Directions(vectors, None), **found, **nothing, overlap=np.full(values.shape, np.nan))
+    left = scatter(moments.q_rest, moments.k_rest)
+    # One component more than asked for, which the eigengap needs.
+    followed = follow(moments.split(left), spectrum, basis, min(max(count, 2), basis.shape[2]))
+    turned = followed.vectors[..., :count].reshape(len(left), -1, count)
+    shares = separation_share(moments.q_rest, moments.k_rest, turned, followed.values[..., :count].reshape(-1, count))
+    total = moments.split(np.trace(left, axis1=1, axis2=2))
+    return Components(
+        Directions(vectors, turned),
+        **found,
+        explained_variance_rest=ratio(followed.values[..., :count], total[..., None]),
+        separation_share_rest=moments.split(shares),
+        eigengap_rest=eigengap(followed.spectrum),
+        overlap=followed.overlap[..., :count].min(axis=0),
+    )
+
+
+def drift(moments: Grouped) -> Directions:
+    """The drift axis of every head."""
+    left = None if moments.q_rest is None or moments.k_rest is None else drift_axis(moments.q_rest, moments.k_rest)
+    return Directions(drift_axis(moments.q, moments.k), left)
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Correlations r_q, r_k [heads, m] with position along directions, and [groups, heads, m] without each group.
+
+    The whole is oriented so that r_q ≥ 0, or r_k ≥ 0 where |r_q| < 0.05, and its replicates are turned with it.
+    """
+
+    r_q: Floats
+    r_k: Floats
+    r_q_rest: Floats
+    r_k_rest: Floats
+
+
+def signal(moments: Grouped, directions: Directions) -> Signal:
+    """How queries and keys correlate with position along directions."""
+    r_q, r_k = _correlations(moments.q, moments.k, directions.whole)
+    sign = orientation(r_q, r_k)
+    if moments.q_rest is None or moments.k_rest is None or directions.rest is None:
+        nothing = np.empty((0, *r_q.shape))
+        return Signal(r_q * sign, r_k * sign, nothing, nothing)
+    left = _correlations(moments.q_rest, moments.k_rest, directions.rest)
+    r_q_rest, r_k_rest = (moments.split(one) * sign for one in left)
+    return Signal(r_q * sign, r_k * sign, r_q_rest, r_k_rest)
+
+
+def _correlations(q: Moments, k: Moments, directions: Floats) -> tuple[Floats, Floats]:
+    total = pooled_variance(q, k)
+    return correlation(q, directions, total), correlation(k, directions, total)

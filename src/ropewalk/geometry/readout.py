@@ -1,0 +1,92 @@
+"""How well position can be read off a head's vectors along the best of all directions (docs/method.md §3)."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from ropewalk.geometry.moments import Floats, Moments
+from ropewalk.geometry.pca import ratio
+
+RIDGE = 1e-12
+"""Share of the mean variance that is added to every direction: those without any then do not count."""
+
+
+class Readout(NamedTuple):
+    """Correlation `r` [heads] of position with its prediction on tokens that it was not fitted to, and `replicates`
+    [groups, heads], the same without each group.
+    """
+
+    r: Floats
+    replicates: Floats
+
+
+def readouts(parts: Sequence[Moments], others: Moments, labels: Sequence[Sequence[Floats]]) -> list[Readout]:
+    """The largest correlation with position that any direction has, fitted on all groups but one, measured on that one.
+
+    Within one set of tokens it is R = sqrt(Sxtᵀ Sxx⁺ Sxt / Stt), along w = Sxx⁺ Sxt. Here w_g comes from the moments
+    without group g (`others` [groups · heads], as `jackknife.rest` gives them), and
+
+        R = Σ_g w_gᵀ Sxt_g / sqrt(Σ_g w_gᵀ Sxx_g w_g · Σ_g Stt_g)
+
+    with the moments of the groups: fitting noise does not count, and without a signal R is 0 on average, of either
+    sign. NaN with fewer than two groups.
+
+    One for each of `labels`: what to add to Sxt [heads, d] of every group, Σ x (t' - t) for other positions t' of the
+    same tokens (nothing for the positions as they are).
+    """
+    groups, heads = len(parts), len(parts[0])
+    if groups < 2:
+        return [Readout(np.full(heads, np.nan), np.full((groups, heads), np.nan))] * len(labels)
+    factors = _factors(others)
+    own = [np.stack([part.sxt + more for part, more in zip(parts, one, strict=True)]) for one in labels]
+    # What a merge adds between groups is the same for all labels.
+    between = others.sxt.reshape(groups, heads, -1) - _without_each(np.stack([part.sxt for part in parts]))
+    return [_readout(parts, factors, sxt, between + _without_each(sxt)) for sxt in own]
+
+
+def _readout(parts: Sequence[Moments], factors: list[Any], own: Floats, outside: Floats) -> Readout:
+    weights = _solve(factors, outside)
+    # Scatter of every group along every group's direction: [group, heads, d, direction].
+    images = np.stack([np.matmul(part.sxx, weights.transpose(1, 2, 0)) for part in parts])
+    along = np.einsum("ghdg->ghd", images)
+    covariance, variance = (weights * own).sum(axis=2), (weights * along).sum(axis=2)
+    stt = np.stack([part.stt for part in parts])
+    sums = covariance.sum(axis=0), np.maximum(variance.sum(axis=0), 0), stt.sum(axis=0)
+    r = _together(*sums)
+    left = _together(*(total - one for total, one in zip(sums, (covariance, variance, stt), strict=True)))
+    # A group that is left out also leaves the fits of the others, which changes R by the gradient with respect to them.
+    slope = own - ratio(sums[0], sums[1])[None, :, None] * along
+    pull = np.nan_to_num(_solve(factors, np.nan_to_num(slope)))
+    gone = np.einsum("ghd,jhd->jhg", pull, own) - np.einsum("ghd,jhdg->jhg", pull, images)
+    inner = gone.sum(axis=2) - np.einsum("jhj->jh", gone)
+    return Readout(r, np.clip(left - ratio(inner, np.sqrt(sums[1] * sums[2])[None]), -1, 1))
+
+
+def _factors(moments: Moments) -> list[Any]:
+    """Cholesky factors of the scatters, each lifted by a trace of a ridge so that it has one."""
+    d = moments.head_dim
+    scale = np.trace(moments.sxx, axis1=1, axis2=2) / d
+    ridge = np.where(scale > 0, RIDGE * scale, 1.0)
+    return [
+        cho_factor(scatter + lift * np.eye(d), overwrite_a=True, check_finite=False)
+        for scatter, lift in zip(moments.sxx, ridge, strict=True)
+    ]
+
+
+def _solve(factors: list[Any], right: Floats) -> Floats:
+    """Sxx⁺ b for vectors b [groups, heads, d]."""
+    flat = right.reshape(len(factors), -1)
+    return np.stack(
+        [cho_solve(factor, one, check_finite=False) for factor, one in zip(factors, flat, strict=True)]
+    ).reshape(right.shape)
+
+
+def _without_each(parts: Floats) -> Floats:
+    return np.asarray(parts.sum(axis=0) - parts)
+
+
+def _together(covariance: Floats, variance: Floats, stt: Floats) -> Floats:
+    # Rounding can leave a variance of nothing a little below zero.
+    return np.clip(ratio(covariance, np.sqrt(np.maximum(variance * stt, 0))), -1, 1)

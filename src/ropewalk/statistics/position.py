@@ -1,0 +1,166 @@
+"""Where position is in queries and keys: what the moments of every group of documents say (docs/method.md §3)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ropewalk.geometry.axes import AXES, Components, Directions, Grouped, Signal, components, drift, signal
+from ropewalk.geometry.jackknife import MIXED, jackknife_error, rest
+from ropewalk.geometry.moments import Floats, Moments, merge_all
+from ropewalk.geometry.pca import centred_scatter, pooled_scatter
+from ropewalk.geometry.readout import readouts
+from ropewalk.geometry.taxonomy import classify
+from ropewalk.statistics.base import LayerHeads, Readout
+
+FIRST = 4
+"""Tokens at the start of a document whose sums are kept apart: attention sinks can steer a PCA."""
+
+KINDS = ("q", "k")
+NOUNS = {"q": "queries", "k": "keys"}
+
+CENTRED, DRIFT = AXES["centred"], AXES["drift"]
+SKIPPED, COMMON, PERMUTED = f"_skip{FIRST}", "_common", "_permuted"
+"""Endings of the columns that hold r_q and r_k otherwise than on PC0 of all tokens."""
+
+_ALONG = {
+    "": "on PC0",
+    CENTRED: "on the first component of queries and keys centred apart",
+    DRIFT: "along the drift axis",
+    SKIPPED: f"on PC0, without the first {FIRST} tokens of every document",
+    COMMON: "on PC0, within the shortest context of the study; only where contexts differ",
+}
+_SHUFFLED = "with positions shuffled within documents"
+
+COLUMNS: Mapping[str, str] = {
+    "explained_variance": "share of the pooled variance of queries and keys on PC0",
+    "separation_share": "share of PC0's variance that is the offset between queries and keys: near 1, PC0 is the axis "
+    "that tells them apart",
+    "eigengap": "(λ0 - λ1) / λ0: near 0, PC0 is not a stable direction",
+    "overlap": "smallest |cos| between PC0 and what it becomes with one shard left out: below "
+    f"{MIXED} it mixes with other components, and errors on PC0 are those of a mixture",
+    **{
+        f"r_{kind}{axis}": f"correlation of the {NOUNS[kind]}' projection with token position {where}"
+        for axis, where in _ALONG.items()
+        for kind in KINDS
+    },
+    **{f"r_{kind}{axis}{PERMUTED}": f"r_{kind}{axis} {_SHUFFLED}" for axis in ("", CENTRED, DRIFT) for kind in KINDS},
+    **{
+        f"readout_{kind}": f"correlation of position with its best linear prediction from the {NOUNS[kind]}, fitted on "
+        "the other shards"
+        for kind in KINDS
+    },
+    **{f"readout_{kind}{PERMUTED}": f"readout_{kind} {_SHUFFLED}" for kind in KINDS},
+}
+"""Columns of `heads.csv` that come from moments."""
+
+ByKind = Mapping[str, Sequence[Moments]]
+"""Moments of the query heads ("q") and of the key heads ("k") of a layer, per group of documents."""
+
+
+def read_position(
+    heads: LayerHeads,
+    count: int,
+    whole: ByKind,
+    shuffled: Mapping[str, Sequence[Floats]],
+    others: Mapping[str, ByKind],
+) -> Readout:
+    """The columns `COLUMNS` of a layer's heads, and `count` components of each for `qk.csv`.
+
+    `shuffled` holds Σ x (t' - t) [heads, d] per kind and group, t' being shuffled positions; `others` the moments of
+    some of the tokens, by the ending of the columns that they make.
+    """
+    moments = _grouped(whole, heads)
+    null = moments.relabelled(shuffled["q"], [part[heads.key_index] for part in shuffled["k"]])
+    pooled = components(moments, pooled_scatter, count)
+    centred = components(moments, centred_scatter, 1)
+    signals = signal(moments, pooled.directions)
+    found = _Columns()
+    found.add("explained_variance", pooled.explained_variance[:, 0], pooled.explained_variance_rest[..., 0])
+    found.add("separation_share", pooled.separation_share[:, 0], pooled.separation_share_rest[..., 0])
+    found.add("eigengap", pooled.eigengap, pooled.eigengap_rest)
+    found.values["overlap"] = pooled.overlap[:, 0]
+    found.add_signal("", signals)
+    found.add_signal(CENTRED, signal(moments, centred.directions))
+    found.add_signal(DRIFT, signal(moments, drift(moments)))
+    for ending, part in others.items():
+        other = _grouped(part, heads)
+        found.add_signal(ending, signal(other, components(other, pooled_scatter, 1).directions))
+    found.add_signal(PERMUTED, signal(null, _leading(pooled.directions)))
+    found.add_signal(f"{CENTRED}{PERMUTED}", signal(null, centred.directions))
+    found.add_signal(f"{DRIFT}{PERMUTED}", signal(null, drift(null)))
+    for kind in KINDS:
+        # Query heads that share a key head share its readout.
+        index = heads.key_index if kind == "k" else slice(None)
+        left = rest(merge_all(whole[kind]), whole[kind])
+        nothing = [np.zeros(1)] * len(whole[kind])
+        both = readouts(whole[kind], left, [nothing, shuffled[kind]])
+        for ending, one in zip(("", PERMUTED), both, strict=True):
+            found.add(f"readout_{kind}{ending}", one.r[index], one.replicates[:, index])
+    counts = {
+        "n_q": moments.q.n.astype(np.int64),
+        "n_k": moments.k.n.astype(np.int64),
+        "shards": np.full(len(heads.heads), moments.groups),
+    }
+    replicates = found.replicates if moments.groups > 1 else {}
+    return Readout(found.values, replicates, {"qk": _component_rows(heads, pooled, signals, counts)})
+
+
+def _grouped(parts: ByKind, heads: LayerHeads) -> Grouped:
+    return Grouped.of(parts["q"], [part[heads.key_index] for part in parts["k"]])
+
+
+def _leading(directions: Directions) -> Directions:
+    return Directions(directions.whole[:, :, :1], None if directions.rest is None else directions.rest[:, :, :1])
+
+
+class _Columns:
+    """Columns [heads] and their replicates [groups, heads]."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Floats] = {}
+        self.replicates: dict[str, Floats] = {}
+
+    def add(self, name: str, values: Floats, replicates: Floats) -> None:
+        self.values[name], self.replicates[name] = values, replicates
+
+    def add_signal(self, ending: str, along: Signal) -> None:
+        self.add(f"r_q{ending}", along.r_q[:, 0], along.r_q_rest[..., 0])
+        self.add(f"r_k{ending}", along.r_k[:, 0], along.r_k_rest[..., 0])
+
+
+def _component_rows(heads: LayerHeads, pooled: Components, along: Signal, counts: Mapping[str, Any]) -> pd.DataFrame:
+    """Rows of `qk.csv`: one per head and component."""
+    layer = heads.layer
+    count, size = along.r_q.shape
+    first = np.tile(np.arange(size) == 0, count)
+
+    def spread(values: Any) -> Any:
+        return np.repeat(np.asarray(values), size)
+
+    def error(replicates: Floats) -> Any:
+        return jackknife_error(replicates).ravel()
+
+    return pd.DataFrame(
+        {
+            "layer": layer.layer,
+            "head": spread(heads.heads),
+            "k_head": spread([layer.k_head(head) for head in heads.heads]),
+            "rope": pd.array([layer.rope] * (count * size), dtype="boolean"),
+            "pc": np.tile(np.arange(size), count),
+            "explained_variance": pooled.explained_variance.ravel(),
+            "r_q": along.r_q.ravel(),
+            "r_k": along.r_k.ravel(),
+            "sliding": layer.window is not None,
+            "category": np.where(first, spread(classify(along.r_q[:, 0], along.r_k[:, 0])), None),
+            "eigengap": np.where(first, spread(pooled.eigengap), np.nan),
+            "separation_share": pooled.separation_share.ravel(),
+            "overlap": pooled.overlap.ravel(),
+            "se_explained_variance": error(pooled.explained_variance_rest),
+            "se_r_q": error(along.r_q_rest),
+            "se_r_k": error(along.r_k_rest),
+            "se_separation_share": error(pooled.separation_share_rest),
+            **{name: spread(number) for name, number in counts.items()},
+        }
+    )

@@ -1,0 +1,115 @@
+"""Adding up moments of vectors as they come: the torch side of the statistic `moments`."""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropewalk.geometry.moments import Floats, Moments
+
+if TYPE_CHECKING:
+    import torch
+
+BLOCK = 512
+"""Tokens that are multiplied at once."""
+
+
+@lru_cache(maxsize=64)
+def shuffle(seed: int, document: int, count: int) -> NDArray[np.int64]:
+    """A permutation [count] that depends on the seed and the document alone."""
+    return np.random.default_rng([seed % 2**32, document]).permutation(count)
+
+
+def shuffled_positions(seed: int, document: int, positions: "torch.Tensor") -> "torch.Tensor":
+    """The positions of a document's tokens in another order, the same for every layer, head and checkpoint."""
+    import torch
+
+    return positions[torch.from_numpy(shuffle(seed, document, len(positions)))]
+
+
+class MomentStream:
+    """Takes batches of vectors of a fixed set of heads and gives their `Moments`.
+
+    Vectors are widened to float64 and shifted by the mean of the first ones before they are multiplied, so that a
+    common offset a thousand times the spread costs no digits, and so that cutting the stream elsewhere changes nothing
+    that matters. Float32 products would be twice as fast, and would make the seventh digit depend on the cut. Memory is
+    heads · d² numbers, whatever the number of tokens, for each of `cuts` again: numbers of leading tokens of every
+    document whose moments are wanted too.
+    """
+
+    def __init__(self, cuts: Iterable[int] = ()) -> None:
+        self._cuts = sorted(set(cuts))
+        self._sums: torch.Tensor | None = None
+
+    def update(
+        self, vectors: "torch.Tensor", positions: "torch.Tensor", shuffled: "Sequence[torch.Tensor] | None" = None
+    ) -> None:
+        """Add vectors [documents, heads, tokens, d] at positions [tokens] (on the CPU), the same in every document.
+
+        `shuffled` holds, per document, the positions in the order of the null.
+        """
+        import torch
+
+        documents, heads, tokens, d = vectors.shape
+        if self._sums is None:
+            # The widest type the device multiplies in: Apple's GPUs have no float64.
+            dtype = torch.float32 if vectors.device.type == "mps" else torch.float64
+            segments = len(self._cuts) + 1
+            self._shift = vectors[0, :, :BLOCK].mean(dim=1, keepdim=True, dtype=dtype)
+            self._t_shift = positions.double().mean()
+            self._sums = torch.zeros(segments, heads, d, d, dtype=dtype, device=vectors.device)
+            self._first = torch.zeros(segments, heads, 3, d, dtype=dtype, device=vectors.device)
+            self._t_first = torch.zeros(segments, 2, dtype=torch.float64)
+            self._n = np.zeros(segments)
+        t = positions.double() - self._t_shift
+        edges = list(pairwise([0, *self._cuts, tokens]))
+        for number, document in enumerate(vectors):
+            other = t if shuffled is None else shuffled[number].double() - self._t_shift
+            weights = torch.stack([torch.ones_like(t), t, other - t]).to(self._sums).expand(heads, -1, -1)
+            for segment, (first, last) in enumerate(edges):
+                for start in range(first, last, BLOCK):
+                    block = slice(start, min(start + BLOCK, last))
+                    # Widened and shifted in one pass over the vectors as they lie, a piece that stays in cache.
+                    x = document[:, block] - self._shift
+                    self._sums[segment].baddbmm_(x.transpose(1, 2), x)
+                    self._first[segment].baddbmm_(weights[:, :, block], x)
+        for segment, (first, last) in enumerate(edges):
+            part = t[first:last]
+            self._t_first[segment] += documents * torch.stack([part.sum(), part @ part])
+            self._n[segment] += documents * (last - first)
+
+    def result(self) -> Moments:
+        """Moments of everything seen so far."""
+        return self._of(len(self._cuts) + 1)
+
+    def leading(self, count: int) -> Moments:
+        """Moments of the first `count` tokens of every document, one of `cuts`."""
+        return self._of(self._cuts.index(count) + 1)
+
+    def shuffled(self) -> Floats:
+        """Σ x (t' - t) [heads, d], t' being the shuffled positions. A common shift of x does not change it."""
+        self._check()
+        return self._first.sum(dim=0)[:, 2].cpu().double().numpy()
+
+    def _check(self) -> None:
+        if self._sums is None:
+            raise ValueError("no vectors were given")
+
+    def _of(self, segments: int) -> Moments:
+        self._check()
+        assert self._sums is not None
+        sums, first = (part[:segments].sum(dim=0).cpu().double().numpy() for part in (self._sums, self._first))
+        shift, t_sums = self._shift[:, 0].cpu().double().numpy(), self._t_first[:segments].sum(dim=0).numpy()
+        n, ones = float(self._n[:segments].sum()), np.ones(len(sums))
+        mean, t_mean = first[:, 0] / n, t_sums[0] / n
+        return Moments(
+            n=n * ones,
+            mean=shift + mean,
+            t_mean=(float(self._t_shift) + t_mean) * ones,
+            sxx=sums - n * mean[:, :, None] * mean[:, None, :],
+            sxt=first[:, 1] - n * mean * t_mean,
+            stt=(t_sums[1] - n * t_mean**2) * ones,
+        )

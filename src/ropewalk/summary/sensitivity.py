@@ -1,0 +1,109 @@
+"""What the numbers hang on: the same heads without the first tokens, at one context, with other thresholds, sampled."""
+
+import random
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pandas as pd
+
+from ropewalk.geometry.taxonomy import CATEGORIES, HIGH, LOW
+from ropewalk.summary.measures import MEASURES, Mean, Measure, of_category
+from ropewalk.summary.sample import Sample
+from ropewalk.summary.tracks import Estimate
+from ropewalk.summary.view import COMMON, View
+
+QUANTITIES = ("mean_r_q", "mean_r_k", "mean_abs_r_k", "discordant", *(f"share_{category}" for category in CATEGORIES))
+THRESHOLDS = ((0.2, 0.6), (0.4, 0.8))
+SAMPLE = 300
+"""Heads of a sample, as published; half of all where there are fewer than twice as many."""
+
+FIRST, AT_ONE_CONTEXT = "without the first 4 tokens", "every document cut to {} tokens, the shortest context"
+ENDINGS: Mapping[str, str] = {"_skip4": FIRST, COMMON: AT_ONE_CONTEXT}
+COLUMNS = ["checkpoint", "label", "change", "quantity", "value", "changed", "difference", "se", "low", "high"]
+
+
+def sensitivity(view: View, available: Mapping[str, int] = {}) -> pd.DataFrame:
+    """One row per (checkpoint, change, quantity): columns `COLUMNS`.
+
+    `value` is the number as it is given elsewhere, `changed` what it becomes, `difference` with its standard error and
+    95% interval (paired by head and by group of documents). For a sample of heads the error is that of drawing them:
+    how far a sample of that size lies from all. `available` says how many heads there are to sample from, by
+    checkpoint; where that is more than were captured, only the error is known.
+    """
+    rows = [
+        {
+            "checkpoint": name,
+            "label": view.lineup.labels[index],
+            "change": change,
+            "quantity": quantity,
+            "value": before,
+            "changed": before + difference.value,
+            "difference": difference.value,
+            "se": difference.se,
+            "low": difference.value - difference.reach(),
+            "high": difference.value + difference.reach(),
+        }
+        for index, name in enumerate(view.lineup.names)
+        for change, quantity, before, difference in _changes(view, index, available.get(name))
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _changes(view: View, index: int, available: int | None) -> Iterator[tuple[str, str, float, Estimate]]:
+    sample = view.samples[index]
+    shortest = min(int(part["context"].iloc[0]) for part in view.parts) if "context" in view.parts[0] else 0
+    for ending, words in ENDINGS.items():
+        if f"r_q{ending}" in sample.table:
+            other = sample.on(ending)
+            for name in QUANTITIES:
+                yield words.format(shortest), name, *_paired(sample, other, MEASURES[name], MEASURES[name])
+    for low, high in THRESHOLDS:
+        for category in CATEGORIES:
+            name = f"share_{category}"
+            moved = of_category(category, low=low, high=high)
+            words = f"thresholds {low:g} and {high:g} in place of {LOW:g} and {HIGH:g}"
+            yield words, name, *_paired(sample, sample, MEASURES[name], moved)
+    if available is not None and available > len(sample) > 1:
+        for name in QUANTITIES:
+            error = _drawing_error(sample, MEASURES[name], len(sample), available)
+            words = f"all {available} heads in place of the {len(sample)} sampled"
+            yield words, name, float(MEASURES[name](sample.columns)), Estimate(float("nan"), error, len(sample))
+        return
+    count = min(SAMPLE, len(sample) // 2)
+    if count > 1:
+        chosen = sorted(random.Random(0).sample(range(len(sample)), count))
+        for name in QUANTITIES:
+            yield (
+                f"{count} of the {len(sample)} heads, drawn at random",
+                name,
+                *_sampled(sample, chosen, MEASURES[name]),
+            )
+
+
+def _paired(before: Sample, after: Sample, measure: Measure, other: Measure) -> tuple[float, Estimate]:
+    reading = before.read(measure)
+    return reading.value, after.read(other).since(reading)
+
+
+def _sampled(sample: Sample, chosen: list[int], measure: Measure) -> tuple[float, Estimate]:
+    value = float(measure(sample.columns))
+    part = {name: column[chosen] for name, column in sample.columns.items()}
+    error = _drawing_error(sample, measure, len(chosen), len(sample))
+    return value, Estimate(float(measure(part)) - value, error, len(sample))
+
+
+def _drawing_error(sample: Sample, measure: Measure, drawn: int, available: int) -> float:
+    """How far the measure of so many heads drawn at random lies from that of all: `s sqrt((1 - n/N) / n)`."""
+    parts = _contributions(sample, measure)
+    parts = parts[~np.isnan(parts)]
+    spread = parts.std(ddof=1) if len(parts) > 1 else np.nan
+    return float(spread * np.sqrt((1 - drawn / available) / drawn))
+
+
+def _contributions(sample: Sample, measure: Measure) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """What each head adds to a mean or a share."""
+    if isinstance(measure, Mean):
+        column = sample.columns[measure.column]
+        return np.asarray(np.abs(column) if measure.size else column)
+    hits, counted = measure.parts(sample.columns)  # type: ignore[attr-defined]
+    return np.where(counted, hits, np.nan).astype(float)
