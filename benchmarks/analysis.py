@@ -88,7 +88,7 @@ def main() -> None:
     per_head = {name: min(values) / options.heads * 1000 for name, values in seconds.items()}
     print(f"{options.heads} heads, head_dim {D}, {options.shards} shards")
     print(f"  one eigendecomposition a head             {per_head['eigh']:.2f} ms")
-    print(f"  shards to tables with standard errors     {per_head['analyze']:.2f} ms  (at most 3)")
+    print(f"  shards to tables with standard errors     {per_head['analyze']:.2f} ms")
     print(f"  ratio                                     {per_head['analyze'] / per_head['eigh']:.2f}")
 
 

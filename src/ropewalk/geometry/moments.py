@@ -67,11 +67,13 @@ class Moments:
         delta, tau = self.mean - part.mean, self.t_mean - part.t_mean
         share = part.n / left
         weight = part.n * self.n / left
+        sxx = self.sxx - part.sxx
+        sxx -= _outer(weight, delta, delta)
         return Moments(
             n=n,
             mean=self.mean + share[:, None] * delta,
             t_mean=self.t_mean + share * tau,
-            sxx=self.sxx - part.sxx - _outer(weight, delta, delta),
+            sxx=sxx,
             sxt=self.sxt - part.sxt - (weight * tau)[:, None] * delta,
             stt=self.stt - part.stt - weight * tau**2,
         )
@@ -129,4 +131,4 @@ def merge_all(parts: Sequence[Moments]) -> Moments:
 
 
 def _outer(weight: Floats, a: Floats, b: Floats) -> Floats:
-    return np.asarray(weight[:, None, None] * a[:, :, None] * b[:, None, :])
+    return np.asarray((weight[:, None] * a)[:, :, None] * b[:, None, :])

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.lapack import dpotrf, dpotrs
 
 from ropewalk.geometry.moments import Floats, Moments
 from ropewalk.geometry.pca import ratio
@@ -69,18 +69,21 @@ def _factors(moments: Moments) -> list[Any]:
     d = moments.head_dim
     scale = np.trace(moments.sxx, axis1=1, axis2=2) / d
     ridge = np.where(scale > 0, RIDGE * scale, 1.0)
-    return [
-        cho_factor(scatter + lift * np.eye(d), overwrite_a=True, check_finite=False)
-        for scatter, lift in zip(moments.sxx, ridge, strict=True)
-    ]
+    lifted = moments.sxx + ridge[:, None, None] * np.eye(d)
+    factors = []
+    for scatter in lifted:
+        # The transpose of a symmetric matrix is itself, and lies as LAPACK wants it: nothing is copied.
+        factor, failed = dpotrf(scatter.T, lower=True, clean=False, overwrite_a=True)
+        assert not failed, "a scatter with a ridge is positive definite"
+        factors.append(factor)
+    return factors
 
 
 def _solve(factors: list[Any], right: Floats) -> Floats:
     """Sxx⁺ b for vectors b [groups, heads, d]."""
     flat = right.reshape(len(factors), -1)
-    return np.stack(
-        [cho_solve(factor, one, check_finite=False) for factor, one in zip(factors, flat, strict=True)]
-    ).reshape(right.shape)
+    solved = [dpotrs(factor, one, lower=True)[0] for factor, one in zip(factors, flat, strict=True)]
+    return np.stack(solved).reshape(right.shape)
 
 
 def _without_each(parts: Floats) -> Floats:

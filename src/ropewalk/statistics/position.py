@@ -93,7 +93,8 @@ def read_position(
     for kind in KINDS:
         # Query heads that share a key head share its readout.
         index = heads.key_index if kind == "k" else slice(None)
-        left = rest(merge_all(whole[kind]), whole[kind])
+        known = moments.q_rest if kind == "q" else None
+        left = rest(merge_all(whole[kind]), whole[kind]) if known is None else known
         nothing = [np.zeros(1)] * len(whole[kind])
         both = readouts(whole[kind], left, [nothing, shuffled[kind]])
         for ending, one in zip(("", PERMUTED), both, strict=True):
