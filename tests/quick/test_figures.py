@@ -363,3 +363,52 @@ def test_a_figure_is_a_module_of_its_name_with_the_options_it_says(figure):
         parameters = inspect.signature(function).parameters.values()
         assert [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY] == needed
         assert [p.name for p in parameters if p.kind is p.KEYWORD_ONLY] == list(figure.own_options)
+
+
+def test_heads_whose_category_is_undecided_are_hollow():
+    table = synthetic(1, phases=1, heads=60)
+    table["certainty"] = np.where(np.arange(len(table)) % 3, 0.99, 0.9)
+    ax = gallery.find("phase_portraits").draw(View.of(table)).axes[0]
+    points = {dots.get_gid(): len(dots.get_offsets()) for dots in ax.collections if dots.get_gid()}
+    heads = table[table["pc"] == 0]
+    for rope, label in ((True, "RoPE layers"), (False, "NoPE layers")):
+        unsure = (heads["rope"] == rope) & (heads["certainty"] < 0.95)
+        assert points[f"{label}, hollow"] == unsure.sum() > 0
+        assert points[label] == ((heads["rope"] == rope) & ~unsure).sum() > 0
+
+
+def test_nulls_are_lines_of_reference():
+    table = synthetic(4, phases=2, heads=40)
+    own = table.assign(untrained="null", r_q_permuted=0.01, r_k_permuted=0.02)
+    null = synthetic(1, phases=1, heads=40, seed=3).assign(checkpoint="null", untrained="null", label="null")
+    ax = (
+        gallery.find("position_signal").draw(View.of(pd.concat([own, null.assign(r_q=0.1)], ignore_index=True))).axes[0]
+    )
+    lines = {
+        line.get_gid(): line.get_ydata() for line in ax.lines if line.get_gid() in ("positions shuffled", "untrained")
+    }
+    assert set(lines) == {"positions shuffled", "untrained"}
+    assert {tuple(np.round(line.get_ydata(), 6)) for line in ax.lines if line.get_gid() == "positions shuffled"} == {
+        (0.01,) * 4,
+        (0.02,) * 4,
+    }
+    assert (0.1,) * 4 in {tuple(np.round(line.get_ydata(), 6)) for line in ax.lines if line.get_gid() == "untrained"}
+    bare = gallery.find("position_signal").draw(View.of(table)).axes[0]
+    assert not [line for line in bare.lines if line.get_gid() in ("positions shuffled", "untrained")]
+
+
+def test_the_choice_of_axis_draws_each_axis_that_is_there():
+    table = synthetic(3, phases=1, heads=40).assign(separation_share=0.4)
+    heads = table[table["pc"] == 0].drop(columns="pc")
+    full = heads.assign(r_q_drift=0.8, r_k_drift=0.9, r_q_centred=0.5, r_k_centred=-0.6)
+    axes = gallery.find("axis_choice").draw(View.of(full)).axes
+    curves = [[tuple(np.round(c.lines[0].get_ydata(), 6)) for c in ax.containers] for ax in axes]
+    assert [len(panel) for panel in curves] == [3, 3, 3, 1]
+    assert (0.8,) * 3 in curves[0]
+    assert (0.6,) * 3 in curves[1]
+    assert (1.0,) * 3 in curves[2]
+    assert curves[3] == [(0.4,) * 3]
+    caption = gallery.find("axis_choice").caption(View.of(full), "heads.csv")
+    assert "100.0% along the drift axis" in caption.takeaway
+    alone = gallery.find("axis_choice").draw(View.of(table)).axes
+    assert [len(ax.containers) for ax in alone] == [1, 1, 1, 1]

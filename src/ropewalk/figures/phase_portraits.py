@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from ropewalk.figures.caption import Caption
 from ropewalk.figures.production import steps
@@ -14,11 +15,14 @@ from ropewalk.figures.selection import OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import LAYER_TYPES, MARKERS, RULE, page, plain, shortened, style
 from ropewalk.figures.wording import CORRELATION, SHARE, Unit, takeaway, titled, value, where
-from ropewalk.geometry.taxonomy import DOMINATED, HIGH, LOW
+from ropewalk.geometry.taxonomy import CERTAIN, DOMINATED, HIGH, LOW
 from ropewalk.summary.measures import Measure, deviation
 from ropewalk.summary.tracks import Track
 from ropewalk.summary.view import View
 
+UNDECIDED = "category undecided"
+HOLLOW: dict[str, Any] = {"markerfacecolor": "none", "markeredgecolor": "#555555", "markeredgewidth": 0.8}
+"""How heads are drawn whose category is less than 95% certain, and the entry of the legend for them."""
 R_Q_LIMITS = (-0.05, 1.05)
 R_K_LIMITS = (-1.05, 1.05)
 
@@ -47,6 +51,9 @@ def draw(view: View, *, checkpoints: Sequence[str] | None = None) -> Figure:
         ax.tick_params(labelbottom=lowest)
         ax.set_xlabel("$r_q$ (queries)" if lowest else "")
         ax.set_ylabel("$r_k$ (keys)" if position % columns == 0 else "")
+    if UNDECIDED in shown:
+        # After the types of layers, whichever panel has it first.
+        shown[UNDECIDED] = shown.pop(UNDECIDED)
     if shown:
         figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=3, markerscale=1.4)
     return figure
@@ -58,22 +65,24 @@ def _panel(ax: Any, label: str, part: pd.DataFrame) -> dict[str, Any]:
         ax.axvline(threshold, color=RULE, linestyle="--", linewidth=0.7, zorder=1)
         for sign in (1, -1):
             ax.axhline(sign * threshold, color=RULE, linestyle="--", linewidth=0.7, zorder=1)
-    points = {}
+    points: dict[str, Any] = {}
+    undecided = part["certainty"] < CERTAIN if "certainty" in part else pd.Series(False, index=part.index)
     for layers in LAYER_TYPES:
         known = part["rope"].isna() if layers.rope is None else (part["rope"] == layers.rope).fillna(False).astype(bool)
+        drawn = {"s": 15, "marker": layers.marker, "alpha": 0.7, "zorder": 2 if layers.rope else 3}
+        sure, unsure = part[known & ~undecided], part[known & undecided]
         if known.any():
-            points[layers.label] = ax.scatter(
-                part.loc[known, "r_q"],
-                part.loc[known, "r_k"],
-                s=15,
-                color=layers.colour,
-                marker=layers.marker,
-                alpha=0.7,
-                edgecolors="white",
-                linewidths=0.35,
-                zorder=2 if layers.rope else 3,
-                gid=layers.label,
-            )
+            filled = {"color": layers.colour, "edgecolors": "white", "linewidths": 0.35, "gid": layers.label}
+            points[layers.label] = ax.scatter(sure["r_q"], sure["r_k"], **drawn, **filled)
+        if len(unsure):
+            hollow = {
+                "facecolors": "none",
+                "edgecolors": layers.colour,
+                "linewidths": 0.8,
+                "gid": f"{layers.label}, hollow",
+            }
+            ax.scatter(unsure["r_q"], unsure["r_k"], **drawn, **hollow)
+            points[UNDECIDED] = Line2D([], [], linestyle="none", marker="o", markersize=4, **HOLLOW)
     ax.set_xlim(*R_Q_LIMITS)
     ax.set_ylim(*R_K_LIMITS)
     ax.set_xticks([0, LOW, HIGH, 1])
@@ -138,7 +147,8 @@ def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None
         (
             f"r_q (x) against r_k (y) {where(view)}, a point per head, at {', '.join(shown.lineup.labels)}. "
             f"{rope.capitalize()} are heads of layers with RoPE, {nope} of layers without, {unknown} of layers not "
-            f"known to be either. Dashed lines are the thresholds of the taxonomy (± {LOW} and ± {HIGH}).",
+            f"known to be either; hollow ones are of heads whose category is less than {CERTAIN:.0%} certain. Dashed "
+            f"lines are the thresholds of the taxonomy (± {LOW} and ± {HIGH}).",
             *panels,
             *about_axis(shown),
         ),
