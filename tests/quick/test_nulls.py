@@ -167,7 +167,7 @@ def test_sensitivity_against_other_captures(results: ropewalk.Results, study: di
     rows = results.sensitivity().set_index(["checkpoint", "change", "quantity"])
     changes = {
         "without the first 4 tokens": {"capture": {**study["capture"], "skip_first": 4}},
-        "every document cut to 32 tokens, the shortest context": {
+        "all cut to 32 tokens, the shortest context": {
             "checkpoints": [study["checkpoints"][0], {**study["checkpoints"][1], "context": 32}]
         },
     }
@@ -180,7 +180,7 @@ def test_sensitivity_against_other_captures(results: ropewalk.Results, study: di
                 assert row["difference"] == pytest.approx(row["changed"] - row["value"], abs=1e-9)
                 assert row["se"] >= 0
     heads = results.heads[results.heads["checkpoint"] == "late"]
-    moved = rows.loc[("late", "thresholds 0.2 and 0.6 in place of 0.3 and 0.7", "share_content-focused")]
+    moved = rows.loc[("late", "thresholds 0.2 and 0.6, not 0.3 and 0.7", "share_content-focused")]
     assert moved["changed"] == pytest.approx(((heads["r_q"] < 0.2) & (heads["r_k"].abs() < 0.2)).mean())
     on_disk = pd.read_csv(Path(study["results"]) / "sensitivity.csv")
     assert len(on_disk) == len(rows)
@@ -190,13 +190,13 @@ def test_the_error_of_a_sample_of_heads_is_its_spread_over_samples() -> None:
     table = synthetic(1, phases=1, heads=200)
     view = View.of(table, leave_one_out(table))
     rows = sensitivity(view).set_index(["change", "quantity"])
-    row = rows.loc[("100 of the 200 heads, drawn at random", "mean_r_q")]
+    row = rows.loc[("100 of 200 heads at random", "mean_r_q")]
     r_q = table.loc[table["pc"] == 0, "r_q"].to_numpy()
     generator = np.random.default_rng(0)
     spread = np.std([generator.choice(r_q, 100, replace=False).mean() for _ in range(4000)])
     assert row["se"] == pytest.approx(spread, rel=0.05)
     sampled = sensitivity(view, {view.lineup.names[0]: 800}).set_index(["change", "quantity"])
-    row = sampled.loc[("all 800 heads in place of the 200 sampled", "mean_r_q")]
+    row = sampled.loc[("all 800 heads, not 200 of them", "mean_r_q")]
     assert np.isnan(row["difference"])
     assert row["se"] == pytest.approx(r_q.std(ddof=1) * np.sqrt((1 - 200 / 800) / 200))
 

@@ -17,7 +17,7 @@ THRESHOLDS = ((0.2, 0.6), (0.4, 0.8))
 SAMPLE = 300
 """Heads of a sample, as published; half of all where there are fewer than twice as many."""
 
-FIRST, AT_ONE_CONTEXT = "without the first 4 tokens", "every document cut to {} tokens, the shortest context"
+FIRST, AT_ONE_CONTEXT = "without the first 4 tokens", "all cut to {} tokens, the shortest context"
 ENDINGS: Mapping[str, str] = {"_skip4": FIRST, COMMON: AT_ONE_CONTEXT}
 COLUMNS = ["checkpoint", "label", "change", "quantity", "value", "changed", "difference", "se", "low", "high"]
 
@@ -61,12 +61,12 @@ def _changes(view: View, index: int, available: int | None) -> Iterator[tuple[st
         for category in CATEGORIES:
             name = f"share_{category}"
             moved = of_category(category, low=low, high=high)
-            words = f"thresholds {low:g} and {high:g} in place of {LOW:g} and {HIGH:g}"
+            words = f"thresholds {low:g} and {high:g}, not {LOW:g} and {HIGH:g}"
             yield words, name, *_paired(sample, sample, MEASURES[name], moved)
     if available is not None and available > len(sample) > 1:
         for name in QUANTITIES:
             error = _drawing_error(sample, MEASURES[name], len(sample), available)
-            words = f"all {available} heads in place of the {len(sample)} sampled"
+            words = f"all {available} heads, not {len(sample)} of them"
             yield words, name, float(MEASURES[name](sample.columns)), Estimate(float("nan"), error, len(sample))
         return
     count = min(SAMPLE, len(sample) // 2)
@@ -74,7 +74,7 @@ def _changes(view: View, index: int, available: int | None) -> Iterator[tuple[st
         chosen = sorted(random.Random(0).sample(range(len(sample)), count))
         for name in QUANTITIES:
             yield (
-                f"{count} of the {len(sample)} heads, drawn at random",
+                f"{count} of {len(sample)} heads at random",
                 name,
                 *_sampled(sample, chosen, MEASURES[name]),
             )
