@@ -19,6 +19,7 @@ from ropewalk.files import write_text
 from ropewalk.statistics.registry import BUILT_IN, find
 from ropewalk.study import Capture, Checkpoint, Corpus, Figures, Study
 from ropewalk.summary.measures import MEASURES
+from ropewalk.summary.sensitivity import COLUMNS as SENSITIVITY
 from ropewalk.tables import HEADS, QK, REPLICATES
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "reference.md"
@@ -100,6 +101,11 @@ def _tables() -> Iterator[str]:
     yield "One row per (checkpoint, layer, head). The columns of the captured statistics follow these."
     yield ""
     yield from _columns(HEADS)
+    yield "### `sensitivity.csv`"
+    yield ""
+    yield "What the numbers hang on: one row per (checkpoint, change, quantity)."
+    yield ""
+    yield from _columns(SENSITIVITY)
     yield "### `replicates.parquet`"
     yield ""
     yield "The columns of `heads.csv` that have a standard error, with one shard left out; it begins with"

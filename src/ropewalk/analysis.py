@@ -158,7 +158,8 @@ def _head_rows(layers: Sequence[LayerHeads], values: Mapping[str, Any], replicat
         columns |= _kinds(ending, values, replicates)
     for name, column in values.items():
         columns[name] = column
-        columns[f"se_{name}"] = jackknife_error(replicates[name]) if name in replicates else nothing
+        if name in replicates or not replicates:
+            columns[f"se_{name}"] = jackknife_error(replicates[name]) if replicates else nothing
     return pd.DataFrame(columns)
 
 

@@ -19,7 +19,19 @@ SAMPLE = 300
 
 FIRST, AT_ONE_CONTEXT = "without the first 4 tokens", "all cut to {} tokens, the shortest context"
 ENDINGS: Mapping[str, str] = {"_skip4": FIRST, COMMON: AT_ONE_CONTEXT}
-COLUMNS = ["checkpoint", "label", "change", "quantity", "value", "changed", "difference", "se", "low", "high"]
+COLUMNS: Mapping[str, str] = {
+    "checkpoint": "name of the checkpoint",
+    "label": "short name of the checkpoint",
+    "change": "what is done otherwise",
+    "quantity": "mean or share over heads, on PC0",
+    "value": "the number as it is given elsewhere",
+    "changed": "what it becomes; empty where that was not captured",
+    "difference": "changed - value",
+    "se": "standard error of the difference, paired by head and shard; for a sample of heads, of drawing them",
+    "low": "lower end of the 95% interval of the difference",
+    "high": "upper end of it",
+}
+"""Columns of `sensitivity.csv`, one row per (checkpoint, change, quantity)."""
 
 
 def sensitivity(view: View, available: Mapping[str, int] = {}) -> pd.DataFrame:
@@ -46,7 +58,7 @@ def sensitivity(view: View, available: Mapping[str, int] = {}) -> pd.DataFrame:
         for index, name in enumerate(view.lineup.names)
         for change, quantity, before, difference in _changes(view, index, available.get(name))
     ]
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def _changes(view: View, index: int, available: int | None) -> Iterator[tuple[str, str, float, Estimate]]:
