@@ -54,9 +54,11 @@ def test_an_unknown_figure_or_option_is_named_with_the_right_one(results):
     view = load(results).view
     with pytest.raises(RopewalkError, match="no figure is called 'category_flow': did you mean 'category_flows'"):
         write_figures(view, results / "figures", "qk.csv", {"category_flow": {}})
-    with pytest.raises(RopewalkError, match=r"^the figure concordance has no option 'heads': it takes none$"):
+    with pytest.raises(RopewalkError, match=r"^the figure concordance has no option 'heads': it takes axis$"):
         write_figures(view, results / "figures", "qk.csv", {"concordance": {"heads": 1}})
-    with pytest.raises(RopewalkError, match=r"^the figure phase_portraits has no option 'x': it takes checkpoints$"):
+    with pytest.raises(
+        RopewalkError, match=r"^the figure phase_portraits has no option 'x': it takes checkpoints, axis$"
+    ):
         write_figures(view, results / "figures", "qk.csv", {"phase_portraits": {"x": 1}})
     assert not (results / "figures").exists()
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ropewalk.errors import RopewalkError
 from ropewalk.geometry.jackknife import critical, deviations, jackknife_error
 from ropewalk.geometry.taxonomy import classify, concordance
-from ropewalk.summary.measures import Columns, Measure, Share, Tally, decided
+from ropewalk.summary.measures import Columns, Mean, Measure, Share, Tally, decided
 from ropewalk.summary.tracks import Reading
 
 DRAWS = 1000
@@ -103,13 +103,20 @@ class Sample:
         moved = {name: self.columns[name] + weights @ deviations(self.replicates[name]) for name in CORRELATIONS}
         return {**self.columns, **moved}
 
+    def _shift(self, measure: Measure) -> float:
+        """How far as much noise again would move a mean of sizes; nothing for other measures."""
+        if not isinstance(measure, Mean) or not measure.size or measure.column not in CORRELATIONS:
+            return 0.0
+        return float(np.nan_to_num(np.mean(measure(self._draws)) - measure(self.columns)))
+
     def read(self, measure: Measure) -> Reading:
         """A measure of these heads, with what its error comes from."""
         value = float(measure(self.columns))
         if isinstance(measure, Tally) or len(self.groups) < 2:
             return Reading(value)
         if not isinstance(measure, Share):
-            return Reading(value, self.groups, self.heads, left_out=np.asarray(measure(self._left_out)))
+            left_out = np.asarray(measure(self._left_out))
+            return Reading(value, self.groups, self.heads, left_out=left_out, shift=self._shift(measure))
         hits, counted = measure.parts(self.columns)
         drawn_hits, drawn_counted = measure.parts(self._draws)
         count = max(int(counted.sum()), 1)

@@ -34,7 +34,8 @@ class Estimate(NamedTuple):
 class Reading:
     """A measure at one checkpoint: its value, and what its error comes from.
 
-    A smooth measure has `left_out` [groups], its values with each group of documents left out. A share of heads has
+    A smooth measure has `left_out` [groups], its values with each group of documents left out, and `shift`, how far
+    noise moves it to one side: the size of a correlation is too large where there is hardly any. A share of heads has
     `draws` [draws], its values with the heads' correlations moved by as much as their errors (jointly), `bias` [heads],
     how much more often each head is counted in them than in the value, as a part of the share, and `step`, the share
     that one head makes. `groups` names the groups, and `heads` the heads.
@@ -44,6 +45,7 @@ class Reading:
     groups: tuple[int, ...] = ()
     heads: tuple[tuple[int, int], ...] = ()
     left_out: NDArray[np.float64] | None = None
+    shift: float = 0.0
     draws: NDArray[np.float64] | None = None
     bias: NDArray[np.float64] | None = None
     step: float = float("nan")
@@ -57,7 +59,7 @@ class Reading:
         if len(self.groups) < 2 or np.isnan(self.value):
             return float("nan")
         if self.left_out is not None:
-            return float(jackknife_error(self.left_out))
+            return float(np.hypot(jackknife_error(self.left_out), self.shift))
         draws, bias = self._drawn()
         return _share_error(draws - self.value, bias, self.step)
 
@@ -69,7 +71,8 @@ class Reading:
         if self.groups != before.groups:
             return Estimate(change, float(np.hypot(self._error(), before._error())), groups)
         if self.left_out is not None and before.left_out is not None:
-            return Estimate(change, float(jackknife_error(self.left_out - before.left_out)), groups)
+            spread = float(jackknife_error(self.left_out - before.left_out))
+            return Estimate(change, float(np.hypot(spread, self.shift - before.shift)), groups)
         (draws, bias), (earlier, earlier_bias) = self._drawn(), before._drawn()
         bias = bias - earlier_bias if self.heads == before.heads else np.concatenate([bias, earlier_bias])
         error = _share_error(draws - earlier - change, bias, max(self.step, before.step))
