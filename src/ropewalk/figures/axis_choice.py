@@ -19,6 +19,7 @@ from ropewalk.figures.wording import (
     SHARE,
     WHERE,
     Unit,
+    capitalised,
     checkpoints_shown,
     overall,
     sign,
@@ -37,6 +38,8 @@ PANELS: tuple[tuple[str, str, str, Unit], ...] = (
 """Measure, label of the y axis, name in the caption and unit of the panels that show the axes beside each other."""
 READOUTS = {"mean_r_q": "mean_readout_q", "mean_abs_r_k": "mean_readout_k"}
 """The readout that belongs to a panel: how well position can be read along the best of all directions."""
+
+READOUT: dict[str, Any] = {"color": "#8a8a8a", "marker": "x", "linestyle": (0, (1, 1.2))}
 
 
 def shown_axes(view: View) -> list[str]:
@@ -63,7 +66,7 @@ def draw(view: View) -> Figure:
         tracks = []
         if measure in READOUTS and not np.isnan(view.track(READOUTS[measure]).values).all():
             tracks.append(view.track(READOUTS[measure]))
-            curve(ax, lineup, tracks[0], 0.3, color="#8a8a8a", marker="x", linestyle=(0, (1, 1.2)), zorder=2.4)
+            curve(ax, lineup, tracks[0], 0.3, zorder=2.4, **READOUT)
         for name, other in turned.items():
             tracks.append(other.track(measure))
             curve(ax, lineup, tracks[-1], shifts[name], **_drawn(name))
@@ -78,9 +81,7 @@ def draw(view: View) -> Figure:
     bottom.axhline(MOSTLY, color="#b5b5b5", linewidth=0.8, linestyle="--", zorder=1)
     bottom.set_ylim(-0.03, 1.03)
     handles = [Line2D([], [], label=AXIS_NAMES[name], linewidth=1.5, markersize=4.5, **_drawn(name)) for name in turned]
-    handles.append(
-        Line2D([], [], color="#8a8a8a", marker="x", linestyle=(0, (1, 1.2)), markersize=4.5, label="readout R")
-    )
+    handles.append(Line2D([], [], markersize=4.5, label="readout R", **READOUT))
     figure.legend(handles=handles, loc="outside lower center", ncols=4)
     axis.along_x(figure, list(axes), lineup)
     return figure
@@ -98,7 +99,7 @@ def caption(view: View, source: str) -> Caption:
     stories = []
     for measure, _, words, unit in PANELS:
         texts = [overall(view, WHERE[name], other.track(measure), unit) for name, other in turned.items()]
-        stories.append(f"**{words[:1].upper()}{words[1:]}**: {'; '.join(texts)}.")
+        stories.append(f"**{capitalised(words)}**: {'; '.join(texts)}.")
     readouts = [
         overall(view, f"the mean readout of {noun}", view.track(name), CORRELATION)
         for name, noun in (("mean_readout_q", "queries"), ("mean_readout_k", "keys"))

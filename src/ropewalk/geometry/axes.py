@@ -86,7 +86,7 @@ class Directions:
 class Components:
     """Principal components of a scatter, largest first, each replicate's matched to the whole's by vector.
 
-    values, explained_variance and separation_share [heads, m], eigengap [heads]; with `_rest` [groups, heads, ...] of
+    explained_variance and separation_share [heads, m], eigengap [heads]; with `_rest` [groups, heads, ...] of
     the replicates (empty for a single group); overlap [heads, m] is the smallest |cos| between a component and what it
     is matched to in any replicate (NaN without replicates).
     """

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropewalk.errors import RopewalkError
+from ropewalk.geometry.pca import ratio
 from ropewalk.geometry.taxonomy import CATEGORIES, CERTAIN, DOMINATED, category_numbers
 
 Columns = Mapping[str, NDArray[Any]]
@@ -189,9 +190,3 @@ def find_measure(name: str) -> Measure:
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(MEASURES)}"
         raise RopewalkError(f"no quantity is called {name!r}: {hint}")
     return MEASURES[name]
-
-
-def ratio(numerator: Any, denominator: Any) -> Any:
-    """numerator / denominator, NaN where the denominator is not positive."""
-    numerator, denominator = np.asarray(numerator, dtype=float), np.asarray(denominator, dtype=float)
-    return np.divide(numerator, denominator, out=np.full(numerator.shape, np.nan), where=denominator > 0)
