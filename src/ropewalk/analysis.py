@@ -121,12 +121,23 @@ def _in_front(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
 def _read(captured: Captured, statistics: Sequence[Statistic], heads: LayerHeads) -> Readout:
     """What all statistics say of one layer, as one."""
-    readouts = [one.read(captured.parts(one.name, heads), heads, captured.scope) for one in statistics]
-    return Readout(
-        {name: column for readout in readouts for name, column in readout.values.items()},
-        {name: column for readout in readouts for name, column in readout.replicates.items()},
-        {name: table for readout in readouts for name, table in readout.tables.items()},
-    )
+    found = Readout({}, {}, {}, {})
+    # Those that use what others found come last.
+    for one in sorted(statistics, key=lambda statistic: len(statistic.after)):
+        own = one.read(captured.parts(one.name, heads), heads, captured.scope, found.arrays)
+        tables = {name: _merged(found.tables.get(name), table) for name, table in own.tables.items()}
+        found = Readout(
+            {**found.values, **own.values},
+            {**found.replicates, **own.replicates},
+            {**found.tables, **tables},
+            {**found.arrays, **own.arrays},
+        )
+    return found
+
+
+def _merged(table: pd.DataFrame | None, other: pd.DataFrame) -> pd.DataFrame:
+    """The columns of two tables side by side, joined by those that both have."""
+    return other if table is None else table.merge(other, how="outer", sort=False)
 
 
 def _side_by_side(parts: Sequence[Mapping[str, Any]], layers: Sequence[LayerHeads]) -> dict[str, Any]:

@@ -100,7 +100,8 @@ class Results:
     @cached_property
     def view(self) -> View:
         """The heads by checkpoint, as figures and summaries look at them."""
-        return View.of(self.heads, self.replicates, NULLS if self.study is None else self.study.nulls)
+        nulls = NULLS if self.study is None else self.study.nulls
+        return View.of(self.heads, self.replicates, nulls, self.tables.others)
 
     def summary(self) -> pd.DataFrame:
         """One row per (checkpoint, quantity): means and shares over heads, each with its standard error."""
@@ -127,6 +128,7 @@ class Results:
         """A figure by name, such as `position_signal`; in a notebook it shows itself. `figures()` lists them."""
         figure = find(name)
         figure.check_options(options)
+        figure.check_needs(self.view)
         return figure.draw(self.view, **options)
 
     @staticmethod

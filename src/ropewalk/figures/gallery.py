@@ -46,6 +46,11 @@ def find(name: str) -> FigureSpec:
     return by_name[name]
 
 
+def shown(view: View) -> tuple[FigureSpec, ...]:
+    """The figures that a view has everything for, in order."""
+    return tuple(figure for figure in FIGURES if figure.can_show(view))
+
+
 def folder_name(figure: FigureSpec) -> str:
     """Where a figure of the gallery is written, such as `01_position_signal`: its number in order and its name."""
     return f"{FIGURES.index(figure) + 1:02d}_{figure.name}"
@@ -66,7 +71,9 @@ def write_figures(
     options: Mapping[str, Mapping[str, Any]] = {},
     done: Callable[[Path], object] = lambda _: None,
 ) -> list[Path]:
-    """Write `folder/NN_name/{figure.png, figure.pdf, README.md}` of every figure; returns these folders.
+    """Write `folder/NN_name/{figure.png, figure.pdf, README.md}` of every figure that there are numbers for.
+
+    Returns these folders.
 
     `source` names the file of the table in the captions, `options` gives keyword options by the name of the figure,
     and `done` is called with each folder when it is written.
@@ -74,7 +81,7 @@ def write_figures(
     for name, chosen in options.items():
         find(name).check_options(chosen)
     folders = []
-    for figure in FIGURES:
+    for figure in shown(view):
         own, target = options.get(figure.name, {}), Path(folder) / folder_name(figure)
         drawn = figure.draw(view, **own)
         write_bytes(target / "figure.png", png(drawn))

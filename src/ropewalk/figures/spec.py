@@ -20,7 +20,8 @@ class FigureSpec:
 
     `name` is that of its module and of its folder, `title` the one for people, `source` the file of the table as the
     caption names it. `own_options` are the keyword options that both functions take, all of them optional. A figure
-    that is not `on_axis` shows the same whichever axis r_q and r_k are on.
+    that is not `on_axis` shows the same whichever axis r_q and r_k are on. `columns` of heads and `tables` are what it
+    cannot be drawn without, `statistic` the one that gives them.
     """
 
     name: str
@@ -29,11 +30,27 @@ class FigureSpec:
     wording: Callable[..., Caption]
     own_options: tuple[str, ...] = ()
     on_axis: bool = True
+    columns: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
+    statistic: str = ""
 
     @property
     def options(self) -> tuple[str, ...]:
         """Everything that can be chosen."""
         return (*self.own_options, *((AXIS,) if self.on_axis else ()))
+
+    def can_show(self, view: View) -> bool:
+        """Whether the view has what the figure needs."""
+        return view.lacks(self.columns, self.tables) is None
+
+    def check_needs(self, view: View) -> None:
+        """Say what the view lacks of what the figure needs."""
+        lack = view.lacks(self.columns, self.tables)
+        if lack is not None:
+            raise RopewalkError(
+                f"the figure {self.name} needs {lack}, which these results do not have: capture with the statistic "
+                f"`{self.statistic}`"
+            )
 
     def draw(self, view: View, *, axis: str | None = None, **options: Any) -> Figure:
         """The figure of a view."""

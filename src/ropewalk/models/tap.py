@@ -67,7 +67,9 @@ def tap(model: nn.Module, view: Callable[[Call], None]) -> Iterator[None]:
         @functools.wraps(original)
         def tapped(module: nn.Module, query: Any, key: Any, value: Any, *args: Any, **options: Any) -> Any:
             if query.shape[2] == key.shape[2]:
-                view(Call(module, query, key, value, options))
+                # The mask is the one option that some models give without its name.
+                named = {**options, "attention_mask": args[0]} if args else options
+                view(Call(module, query, key, value, named))
             return original(module, query, key, value, *args, **options)
 
         return tapped

@@ -99,7 +99,7 @@ def _pictures(
 ) -> Iterator[Picture]:
     table = None if folder is None else folder / "qk.csv"
     written = table.stat().st_mtime if table is not None and table.is_file() else None
-    for figure in gallery.FIGURES:
+    for figure in gallery.shown(view):
         name, own = gallery.folder_name(figure), options.get(figure.name, {})
         file = None if folder is None else folder / "figures" / name / "figure.png"
         # The caption is computed from the table as it is now, so a picture of an older table would contradict it.

@@ -68,6 +68,7 @@ class Observation:
     query [documents, heads, tokens, d] and key [documents, key heads, tokens, d] are what the dot product takes;
     positions [tokens] (on the CPU) and token_ids [documents, tokens] belong to their tokens; `documents` are the
     documents' numbers in the corpus. `call` is the whole call as it was tapped: all heads, all tokens, the options.
+    `shared` is the same for all layers of a batch: what depends on its documents alone can be kept there.
     """
 
     heads: LayerHeads
@@ -77,6 +78,7 @@ class Observation:
     token_ids: "torch.Tensor"
     documents: Sequence[int]
     call: "Call"
+    shared: dict[str, Any] = field(default_factory=dict)
 
     def vectors(self, kind: str) -> "torch.Tensor":
         """Queries for "q", keys for "k"."""
@@ -98,12 +100,14 @@ class Readout:
     """What the sums of one layer mean: per column values [heads] and replicates [groups, heads], and other tables.
 
     Replicates are the values with each group of documents left out (none with fewer than two groups). A table has any
-    rows and columns, among them `layer` and `head`; the checkpoint's own columns are added later.
+    rows and columns, among them `layer` and `head`; the checkpoint's own columns are added later. `arrays` are not
+    written: they are for the statistics that are read `after` this one.
     """
 
     values: Mapping[str, Floats] = field(default_factory=dict)
     replicates: Mapping[str, Floats] = field(default_factory=dict)
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    arrays: Mapping[str, Floats] = field(default_factory=dict)
 
 
 class Captured(Protocol):
@@ -158,7 +162,12 @@ class Statistic(Part):
     columns: ClassVar[Mapping[str, str]] = {}
     """Columns that it adds to `heads.csv`, each with a sentence on what it holds."""
     tables: ClassVar[Mapping[str, Mapping[str, str]]] = {}
-    """Further tables by name (`spectrum` is written as `spectrum.csv`), each with its columns and what they hold."""
+    """Further tables by name (`spectrum` is written as `spectrum.csv`), each with its columns and what they hold.
+
+    Several statistics may give columns of one table: their rows are joined by the columns that they share.
+    """
+    after: ClassVar[tuple[str, ...]] = ()
+    """Statistics whose `arrays` it can use: they are read first, where they were captured."""
 
     def accumulator(self, heads: LayerHeads, scope: Scope) -> Accumulator:
         """What adds up a layer: the sums of `observe` by default."""
@@ -182,8 +191,12 @@ class Statistic(Part):
         del sums, heads, scope
         return {}
 
-    def read(self, parts: Sequence[Sums], heads: LayerHeads, scope: Scope) -> Readout:
-        """The columns of a layer with their replicates, from the sums of each group of documents."""
+    def read(self, parts: Sequence[Sums], heads: LayerHeads, scope: Scope, found: Mapping[str, Floats]) -> Readout:
+        """The columns of a layer with their replicates, from the sums of each group of documents.
+
+        `found` holds the arrays of the statistics that it comes `after`.
+        """
+        del found
         whole = self.merge(parts)
         values = self.values(whole, heads, scope)
         if len(parts) < 2:

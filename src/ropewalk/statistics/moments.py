@@ -41,8 +41,9 @@ class MomentSums(Statistic):
             **{name: whole[name] - part[name] for name in _SHUFFLED},
         }
 
-    def read(self, parts: Sequence[Sums], heads: LayerHeads, scope: Scope) -> Readout:
+    def read(self, parts: Sequence[Sums], heads: LayerHeads, scope: Scope, found: Mapping[str, Floats]) -> Readout:
         """Every head's numbers for `heads.csv`, its components for `qk.csv`."""
+        del found
         whole = _by_kind(parts, "q", "k")
         others = {}
         for suffix, cut, later in ((SKIPPED, _first(scope), True), (COMMON, _common(scope), False)):

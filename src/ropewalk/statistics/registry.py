@@ -86,7 +86,7 @@ def build(chosen: Mapping[str, Mapping[str, Any]]) -> list[Statistic]:
     built = [validated(find(name), dict(options), f"capture.statistics.{name}") for name, options in chosen.items()]
     givers: dict[str, str] = {}
     for statistic in built:
-        for column in (*statistic.columns, *statistic.tables):
+        for column in statistic.columns:
             if givers.setdefault(column, statistic.name) != statistic.name:
                 raise RopewalkError(
                     f"the statistics {givers[column]!r} and {statistic.name!r} both give {column!r}: leave one out, or "

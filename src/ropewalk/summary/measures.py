@@ -15,9 +15,9 @@ from ropewalk.geometry.taxonomy import CATEGORIES, CERTAIN, DOMINATED, category_
 Columns = Mapping[str, NDArray[Any]]
 """Columns of the heads of a checkpoint, [heads] or [..., heads] where they come with groups left out, or in draws.
 
-Beside those of `heads.csv`: `rope` (1, 0, NaN where not known), `bin` (depth bin), and by kind `limit_q`, `limit_k`
-(how large a correlation must be to be beyond its error) and `null_q`, `null_k` (to be beyond that of shuffled
-positions too).
+Beside those of `heads.csv`: `rope` (1, 0, NaN where not known), `bin` (depth bin), `category` (the number of the one
+that the heads are in, whichever group is left out), and by kind `limit_q`, `limit_k` (how large a correlation must be
+to be beyond its error) and `null_q`, `null_k` (to be beyond that of shuffled positions too).
 """
 
 Measure = Callable[[Columns], Any]

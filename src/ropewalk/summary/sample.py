@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ropewalk.errors import RopewalkError
 from ropewalk.geometry.jackknife import critical, deviations, jackknife_error
-from ropewalk.geometry.taxonomy import classify, concordance
+from ropewalk.geometry.taxonomy import category_numbers, classify, concordance
 from ropewalk.summary.measures import Columns, Mean, Measure, Share, Tally, decided
 from ropewalk.summary.tracks import Reading
 
@@ -71,6 +71,7 @@ class Sample:
             name = f"r_{kind}"
             numbers[f"limit_{kind}"] = limit * self._error(name)
             numbers[f"null_{kind}"] = self._null_limit(name, limit)
+        numbers["category"] = category_numbers(numbers["r_q"], numbers["r_k"]).astype(float)
         numbers.setdefault("certainty", np.full(len(self), np.nan))
         return numbers
 

@@ -26,7 +26,8 @@ class View:
     """The heads of every checkpoint, in the order of `lineup`: what figures and captions look at.
 
     r_q and r_k are those on one choice of `axis`. `untrained` holds, where the study has them, the heads of the same
-    architecture with random weights, by the name of the checkpoint whose null they are.
+    architecture with random weights, by the name of the checkpoint whose null they are. `tables` are those with several
+    rows per head, such as `spectrum`, of all checkpoints.
     """
 
     lineup: Lineup
@@ -34,10 +35,17 @@ class View:
     untrained: Mapping[str, Sample] = field(default_factory=dict)
     axis: str = "pooled"
     origin: "View | None" = None
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     _tracks: dict[str, Track] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def of(cls, table: pd.DataFrame, replicates: pd.DataFrame | None = None, nulls: Collection[str] = NULLS) -> "View":
+    def of(
+        cls,
+        table: pd.DataFrame,
+        replicates: pd.DataFrame | None = None,
+        nulls: Collection[str] = NULLS,
+        tables: Mapping[str, pd.DataFrame] = {},
+    ) -> "View":
         """Check a table of heads (or a qk table, of which PC0 counts) and cut it up by checkpoint.
 
         Without replicates there are no standard errors. `nulls` are those to show, as far as the table has them.
@@ -57,6 +65,7 @@ class View:
             order,
             tuple(samples[name] for name in order.names),
             {name: samples[null_of[name]] for name in order.names if null_of[name] in samples and "untrained" in nulls},
+            tables=tables,
         )
 
     @property
@@ -101,6 +110,18 @@ class View:
     def has_columns(self, ending: str) -> bool:
         """Whether every checkpoint has r_q and r_k in columns that end so."""
         return all(f"r_q{ending}" in sample.table for sample in (self.origin or self).samples)
+
+    def rows(self, table: str, index: int) -> pd.DataFrame:
+        """The rows of a table with several rows per head, of one checkpoint."""
+        whole = self.tables[table]
+        return whole[whole["checkpoint"] == self.lineup.names[index]]
+
+    def lacks(self, columns: Collection[str] = (), tables: Collection[str] = ()) -> str | None:
+        """The first of these columns of heads and tables that is not at hand, in words; None where all are."""
+        for name in columns:
+            if not any(name in part and part[name].notna().any() for part in (self.origin or self).parts):
+                return f"the column {name}"
+        return next((f"the table {name}" for name in tables if name not in self.tables), None)
 
     def select(self, indices: list[int]) -> "View":
         """Some of the checkpoints, as a view of their own."""
