@@ -65,7 +65,10 @@ class Tables:
 
 
 def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat(tables, ignore_index=True)
+    """Rows one after the other; columns in the order of the table that has most of them, as a longer context does."""
+    order = dict.fromkeys(column for table in sorted(tables, key=lambda one: -one.shape[1]) for column in table)
+    # Copied, because columns that some lack are left in pieces, which pandas is slow with.
+    return pd.concat(tables, ignore_index=True)[list(order)].copy()
 
 
 def tabulate(captured: Captured, checkpoint: Checkpoint) -> Tables:

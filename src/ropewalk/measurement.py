@@ -64,7 +64,7 @@ def measure(
     scope = scope_of(study, checkpoint, len(tokens))
     fingerprint = settings_fingerprint(settings, scope, statistics)
     with evaluating(model):
-        ready = make_ready(model, label, settings.pre_rope)
+        ready = make_ready(model, label, context, settings.pre_rope)
         heads = choose_heads(ready.layout, settings)
         collection = Collection(ready.layout, heads, statistics, scope, settings.pre_rope)
         shards, provenances = [], []

@@ -109,10 +109,11 @@ class Capture(Part):
         False, description="Capture before the rotation, and a QK-norm that follows it, in place of after."
     )
     statistics: dict[str, dict[str, Any]] = Field(
-        {"moments": {}, "profile": {}},
+        {"moments": {}, "frame": {}, "profile": {}, "behaviour": {}},
         description=(
             "What is summed: a list of names (`[moments, profile, sample]`), or a mapping from names to their options "
-            "(`{moments: {}, sample: {rate: 0.5}}`). `moments` is always among them."
+            "(`{moments: {}, sample: {rate: 0.5}}`; `{frame: full}` is `{frame: {full: true}}`). `moments` is always "
+            "among them."
         ),
     )
     shards: int = Field(
@@ -129,7 +130,10 @@ class Capture(Part):
                 raise ValueError("must be a list of names, or a mapping from names to their options")
             statistics = dict.fromkeys(statistics)
         if isinstance(statistics, dict):
-            chosen = {name: {} if options is None else options for name, options in statistics.items()}
+            chosen = {
+                name: {} if options is None else {options: True} if isinstance(options, str) else options
+                for name, options in statistics.items()
+            }
             return {"moments": chosen.pop("moments", {}), **chosen}
         return statistics
 

@@ -261,11 +261,10 @@ def test_a_model_without_a_call_to_compare_could_not_be_proven() -> None:
 
 def test_calls_that_cannot_be_compared_are_told_from_those_that_differ() -> None:
     q = torch.randn(1, 2, 4, 8)
-    call = Call(nn.Identity(), q, q, q, {})
-    output = recompute(call.module, q, q, q, None, {})
+    output = recompute(nn.Identity(), q, q, q, {})
     compared = [
-        _compare(nn.Identity(), call, *rest, {}).obstacle
-        for rest in [(output, (None,)), (output[..., :4], (None,)), (output, ("causal",)), (output * 2, (None,))]
+        _compare(nn.Identity(), Call(nn.Identity(), q, q, q, {"attention_mask": mask}), result, (mask,), {}).obstacle
+        for result, mask in [(output, None), (output[..., :4], None), (output, "causal"), (output * 2, None)]
     ]
     assert compared == ["", "its output has the shape [1, 4, 2, 4]", "its mask is a str", ""]
 
@@ -337,7 +336,7 @@ def test_a_tap_that_is_not_in_the_way_of_attention_fails(monkeypatch: pytest.Mon
 def test_recomputation_without_a_mask_is_causal_within_the_window(window: int | None) -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(1, 4, 6, 8), torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 8)
-    found = recompute(nn.Identity(), q, k, v, None, {"sliding_window": window, "scaling": 0.3})
+    found = recompute(nn.Identity(), q, k, v, {"sliding_window": window, "scaling": 0.3})
     for head in range(4):
         for i in range(6):
             seen = range(max(0, i + 1 - window) if window else 0, i + 1)
@@ -352,9 +351,9 @@ def test_recomputation_reads_block_masks() -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(1, 4, 6, 8), torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 8)
     near = create_block_mask(lambda b, h, i, j: (j <= i) & (j > i - 3), None, None, 6, 6, device="cpu")
-    found = recompute(nn.Identity(), q, k, v, near, {})
-    torch.testing.assert_close(found, recompute(nn.Identity(), q, k, v, None, {"sliding_window": 3}))
-    assert not torch.allclose(found, recompute(nn.Identity(), q, k, v, None, {}))
+    found = recompute(nn.Identity(), q, k, v, {"attention_mask": near})
+    torch.testing.assert_close(found, recompute(nn.Identity(), q, k, v, {"sliding_window": 3}))
+    assert not torch.allclose(found, recompute(nn.Identity(), q, k, v, {}))
 
 
 def test_recomputation_knows_sinks_caps_and_biases() -> None:
@@ -362,7 +361,7 @@ def test_recomputation_knows_sinks_caps_and_biases() -> None:
     q, k, v = torch.randn(1, 1, 2, 4), torch.randn(1, 1, 2, 4), torch.randn(1, 1, 2, 4)
     bias, sink, cap = torch.randn(1, 1, 2, 2), torch.tensor([0.7]), 0.5
     options = {"position_bias": bias, "s_aux": sink, "softcap": cap, "is_causal": False}
-    found = recompute(nn.Identity(), q, k, v, None, options)
+    found = recompute(nn.Identity(), q, k, v, options)
     scores = cap * torch.tanh((q[0, 0] @ k[0, 0].T).double() / 2 / cap) + bias[0, 0]
     weights = scores.exp() / (scores.exp().sum(dim=1, keepdim=True) + sink.double().exp())
     torch.testing.assert_close(found[0, :, 0], weights @ v[0, 0].double(), atol=1e-6, rtol=1e-5)

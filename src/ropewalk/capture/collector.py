@@ -81,14 +81,15 @@ class _Collector:
         self._last = max(self._heads)
         self._positions = torch.arange(self._skip_first, collection.scope.context)
         self._documents: Sequence[int] = ()
-        self._token_ids = torch.empty(0)
+        self._token_ids = self._whole_token_ids = torch.empty(0)
         self._shared: dict[str, Any] = {}
         self._call_index = 0
         self.rotary: list[Rotation] | None = None
 
     def begin(self, documents: Sequence[int], token_ids: torch.Tensor) -> None:
         self._documents, self._call_index = documents, 0
-        self._token_ids, self._shared = token_ids[:, self._skip_first :], {}
+        self._whole_token_ids, self._shared = token_ids, {}
+        self._token_ids = token_ids[:, self._skip_first :]
 
     def end(self) -> None:
         if self._call_index <= self._last:
@@ -111,7 +112,9 @@ class _Collector:
                 self._token_ids,
                 self._documents,
                 call,
+                self._whole_token_ids,
                 self._shared,
+                rotated=self.rotary is None,
             )
             for accumulator in self._accumulators[call_index].values():
                 accumulator.update(seen)

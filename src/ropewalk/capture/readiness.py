@@ -10,6 +10,7 @@ from ropewalk.models.device import name_of
 from ropewalk.models.layout import Layout
 from ropewalk.models.probe import read_layout
 from ropewalk.models.proof import UNPROVEN, prove
+from ropewalk.models.rotary import with_rotary
 from ropewalk.progress import logger
 
 
@@ -22,9 +23,12 @@ class Ready:
     proof: dict[str, Any]
 
 
-def make_ready(model: nn.Module, label: str, pre_rope: bool = False) -> Ready:
+def make_ready(model: nn.Module, label: str, context: int, pre_rope: bool = False) -> Ready:
     """Look at a model that is about to be captured; a proof that fails stops with a sentence."""
-    layout = read_layout(model)
+    layout = with_rotary(model, read_layout(model), context)
+    unknown = [layer.layer for layer in layout.layers if layer.rope and layer.rotary_pairs is None]
+    if unknown:
+        logger.info("%s: layers %s move with position, but not as turning pairs do: they have no frame", label, unknown)
     proof = prove(model)
     proof.check(label)
     if proof.outcome == UNPROVEN:

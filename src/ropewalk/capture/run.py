@@ -68,7 +68,7 @@ def run_job(job: Job, capture: Capture, label: str, shards: Sequence[int] | None
         known = None
     if missing or known is None:
         model = load_model(job.checkpoint, job.config)
-        ready = make_ready(model, job.checkpoint.label, capture.pre_rope)
+        ready = make_ready(model, job.checkpoint.label, job.checkpoint.context, capture.pre_rope)
         heads = choose_heads(ready.layout, capture)
         write_manifest(job.folder, manifest | model_facts(ready.layout, heads, ready.dtype, ready.proof))
         if missing:

@@ -141,13 +141,15 @@ def drift(moments: Grouped) -> Directions:
 class Signal:
     """Correlations r_q, r_k [heads, m] with position along directions, and [groups, heads, m] without each group.
 
-    The whole is oriented so that r_q ≥ 0, or r_k ≥ 0 where |r_q| < 0.05, and its replicates are turned with it.
+    The whole is oriented so that r_q ≥ 0, or r_k ≥ 0 where |r_q| < 0.05, and its replicates are turned with it: by
+    `sign` [heads, m].
     """
 
     r_q: Floats
     r_k: Floats
     r_q_rest: Floats
     r_k_rest: Floats
+    sign: Floats
 
 
 def signal(moments: Grouped, directions: Directions) -> Signal:
@@ -156,10 +158,10 @@ def signal(moments: Grouped, directions: Directions) -> Signal:
     sign = orientation(r_q, r_k)
     if moments.q_rest is None or moments.k_rest is None or directions.rest is None:
         nothing = np.empty((0, *r_q.shape))
-        return Signal(r_q * sign, r_k * sign, nothing, nothing)
+        return Signal(r_q * sign, r_k * sign, nothing, nothing, sign)
     left = _correlations(moments.q_rest, moments.k_rest, directions.rest)
     r_q_rest, r_k_rest = (moments.split(one) * sign for one in left)
-    return Signal(r_q * sign, r_k * sign, r_q_rest, r_k_rest)
+    return Signal(r_q * sign, r_k * sign, r_q_rest, r_k_rest, sign)
 
 
 def _correlations(q: Moments, k: Moments, directions: Floats) -> tuple[Floats, Floats]:

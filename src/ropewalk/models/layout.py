@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from ropewalk.errors import RopewalkError
@@ -20,11 +20,25 @@ class Head(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Rotary:
+    """How a layer turns its queries and keys: the dimensions (first[f], second[f]) by frequencies[f] radians a token.
+
+    A vector's pair as a complex number x_first + i x_second at position t was turned by e^(i ω_f t).
+    """
+
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+    frequencies: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class AttentionLayer:
     """One attention layer: `call_index` counts the attention calls of a forward pass, `layer` is its index.
 
     `rotary` is the share of head dimensions that position moves (None where vectors came without their model, or the
-    model takes no position ids), `window` the length of a sliding (or chunked) window.
+    model takes no position ids), `window` the length of a sliding (or chunked) window. `scale` is what q·k is
+    multiplied by, and `rotary_pairs` what turns together (None where that was not measured, or is no turning of pairs);
+    layers that differ in them alone count as the same.
     """
 
     call_index: int
@@ -34,11 +48,17 @@ class AttentionLayer:
     head_dim: int
     rotary: float | None
     window: int | None
+    scale: float | None = field(default=None, compare=False)
+    rotary_pairs: Rotary | None = field(default=None, compare=False)
 
     @property
     def rope(self) -> bool | None:
         """Whether the layer rotates its queries and keys."""
         return None if self.rotary is None else self.rotary > 0
+
+    def reach(self, context: int) -> int:
+        """How many tokens back a query of a document sees, itself counted."""
+        return context if self.window is None else min(self.window, context)
 
     def k_head(self, head: int) -> int:
         """Key head of a query head: head // (query heads / key heads)."""
@@ -115,4 +135,9 @@ class Layout:
         layers = [
             {("call_index" if key == "call" else key): value for key, value in one.items()} for one in data["layers"]
         ]
-        return cls(**{**data, "layers": tuple(AttentionLayer(**layer) for layer in layers)})
+        return cls(**{**data, "layers": tuple(AttentionLayer(**_with_rotary(layer)) for layer in layers)})
+
+
+def _with_rotary(layer: dict[str, Any]) -> dict[str, Any]:
+    pairs = layer.get("rotary_pairs")
+    return {**layer, "rotary_pairs": pairs and Rotary(**{name: tuple(values) for name, values in pairs.items()})}

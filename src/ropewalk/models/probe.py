@@ -11,6 +11,7 @@ from torch import nn
 
 from ropewalk.errors import RopewalkError
 from ropewalk.models.layout import AttentionLayer, Layout
+from ropewalk.models.recomputation import score_scale
 from ropewalk.models.tap import AttentionFunction, Call, replaced_attention, tap
 from ropewalk.text import one_line
 
@@ -71,15 +72,32 @@ def read_layout(model: nn.Module) -> Layout:
             head_dim=first.calls[index].query.shape[3],
             rotary=share if read else None,
             window=_window(first.calls[index], number),
+            scale=score_scale(first.calls[index].query, first.calls[index].options),
         )
         for index, number, share in zip(kept, numbers, shares, strict=True)
     )
     return Layout(
-        model_type=_model_type(model),
+        model_type=model_type_of(model),
         depth=max(int(getattr(text_config(model), "num_hidden_layers", 0) or 0), max(numbers) + 1),
         layers=layers,
         absolute_positions=embedded if read else _embeds_positions(model, modules),
     )
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The attention calls of one run, and those of another at other positions with the same hidden states."""
+
+    before: list[Call]
+    after: list[Call]
+
+    @classmethod
+    def of(cls, model: nn.Module, tokens: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> "Replay":
+        """Run the tokens [1, count] at the position ids `before` and `after`."""
+        modules, first, second = _calling_modules(model, tokens), _Pass(), _Pass()
+        first.run(model, tokens, modules, positions=before)
+        second.run(model, tokens, modules, replay=first.states, positions=after)
+        return cls(first.calls, second.calls)
 
 
 @dataclass
@@ -145,17 +163,17 @@ def _calling_modules(model: nn.Module, tokens: torch.Tensor) -> list[nn.Module]:
             model(input_ids=tokens, use_cache=False)
     except (TypeError, ValueError) as error:
         raise RopewalkError(
-            f"model type {_model_type(model)!r} is not supported: it does not run on tokens alone ({one_line(error)})"
+            f"model type {model_type_of(model)!r} is not supported: it does not run on tokens alone ({one_line(error)})"
         ) from error
     if not found:
         raise RopewalkError(
-            f"no attention call of this {_model_type(model)} model goes through transformers' registry: "
+            f"no attention call of this {model_type_of(model)} model goes through transformers' registry: "
             "it cannot be tapped"
         )
     for queries, keys in shapes:
         if not queries == keys == tokens.shape[1]:
             raise RopewalkError(
-                f"model type {_model_type(model)!r} is not supported: an attention call has {queries} queries and "
+                f"model type {model_type_of(model)!r} is not supported: an attention call has {queries} queries and "
                 f"{keys} keys for {tokens.shape[1]} tokens, so they have no token positions"
             )
     return list(found.values())
@@ -199,7 +217,8 @@ def position_limit(model: nn.Module) -> int:
     return min((int(limit) for limit in limits if limit), default=UNLIMITED)
 
 
-def _model_type(model: nn.Module) -> str:
+def model_type_of(model: nn.Module) -> str:
+    """What transformers calls the architecture."""
     return str(getattr(model.config, "model_type", type(model).__name__))
 
 

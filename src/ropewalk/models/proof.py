@@ -150,10 +150,10 @@ class _Comparison:
 def _compare(
     original: AttentionFunction, call: Call, output: torch.Tensor, args: tuple[Any, ...], options: dict[str, Any]
 ) -> _Comparison:
-    mask = args[0] if args else options.get("attention_mask")
+    mask = call.options.get("attention_mask")
     if not isinstance(mask, torch.Tensor | BlockMask | None):
         return _Comparison(obstacle=f"its mask is a {type(mask).__name__}")
-    expected = recompute(call.module, call.query, call.key, call.value, mask, options)
+    expected = recompute(call.module, call.query, call.key, call.value, call.options)
     if output.numel() != expected.numel():
         return _Comparison(obstacle=f"its output has the shape {list(output.shape)}")
     if not expected.isfinite().all():

@@ -15,14 +15,19 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ropewalk.geometry.jackknife import jackknife_error
 from ropewalk.geometry.moments import Floats
 from ropewalk.models.layout import AttentionLayer, Head, Layout
 from ropewalk.schema import Part
+from ropewalk.statistics.totals import Totals
 
 if TYPE_CHECKING:
     import torch
 
     from ropewalk.models.tap import Call
+
+KINDS = ("q", "k")
+"""Queries and keys."""
 
 Sums = dict[str, NDArray[Any]]
 """Named arrays of one layer and one group of documents.
@@ -68,7 +73,8 @@ class Observation:
     query [documents, heads, tokens, d] and key [documents, key heads, tokens, d] are what the dot product takes;
     positions [tokens] (on the CPU) and token_ids [documents, tokens] belong to their tokens; `documents` are the
     documents' numbers in the corpus. `call` is the whole call as it was tapped: all heads, all tokens, the options.
-    `shared` is the same for all layers of a batch: what depends on its documents alone can be kept there.
+    `whole_token_ids` [documents, context] are those of all tokens. `shared` is the same for all layers of a batch: what
+    depends on its documents alone can be kept there. Where not `rotated`, query and key are those before the rotation.
     """
 
     heads: LayerHeads
@@ -78,7 +84,9 @@ class Observation:
     token_ids: "torch.Tensor"
     documents: Sequence[int]
     call: "Call"
-    shared: dict[str, Any] = field(default_factory=dict)
+    whole_token_ids: "torch.Tensor"
+    shared: dict[Any, Any] = field(default_factory=dict)
+    rotated: bool = True
 
     def vectors(self, kind: str) -> "torch.Tensor":
         """Queries for "q", keys for "k"."""
@@ -108,6 +116,22 @@ class Readout:
     replicates: Mapping[str, Floats] = field(default_factory=dict)
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     arrays: Mapping[str, Floats] = field(default_factory=dict)
+
+    @classmethod
+    def of_stacked(
+        cls,
+        columns: Mapping[str, Floats],
+        tables: Mapping[str, pd.DataFrame] = {},
+        arrays: Mapping[str, Floats] = {},
+    ) -> "Readout":
+        """From columns [1 + groups, heads] of the whole and of what is left without each group (see `left_out`)."""
+        several = any(len(column) > 1 for column in columns.values())
+        return cls(
+            {name: column[0] for name, column in columns.items()},
+            {name: column[1:] for name, column in columns.items()} if several else {},
+            tables,
+            arrays,
+        )
 
 
 class Captured(Protocol):
@@ -146,6 +170,29 @@ def layers_of(layout: Layout, heads: Sequence[Head]) -> list[LayerHeads]:
             keys = sorted({head.k_head for head in own})
             found.append(LayerHeads(layer, tuple(head.head for head in own), tuple(keys)))
     return found
+
+
+def left_out(parts: Sequence[Sums]) -> Sums:
+    """Sums [1 + groups, ...]: of all groups of documents, then without each of them; [1, ...] of a single group."""
+    found = {}
+    for name in parts[0]:
+        stacked = np.stack([part[name] for part in parts])
+        whole = stacked.sum(axis=0, keepdims=True)
+        found[name] = np.concatenate([whole, whole - stacked]) if len(parts) > 1 else whole
+    return found
+
+
+def head_rows(heads: LayerHeads, facts: Mapping[str, Any], columns: Mapping[str, Floats]) -> pd.DataFrame:
+    """A table with the same rows for every head: `facts` [rows], and columns [1 + groups, heads, rows] with errors."""
+    size = len(next(iter(facts.values())))
+    table: dict[str, Any] = {
+        "layer": np.repeat(heads.layer.layer, len(heads.heads) * size),
+        "head": np.repeat(heads.heads, size),
+        **{name: np.tile(values, len(heads.heads)) for name, values in facts.items()},
+    }
+    for name, column in columns.items():
+        table[name], table[f"se_{name}"] = column[0].ravel(), jackknife_error(column[1:]).ravel()
+    return pd.DataFrame(table)
 
 
 class Statistic(Part):
@@ -214,17 +261,14 @@ class Statistic(Part):
 
 
 class _Adder:
-    """Adds up what a statistic observes, in float64 where the device has it."""
+    """Adds up what a statistic observes."""
 
     def __init__(self, statistic: Statistic) -> None:
-        self._statistic = statistic
-        self._totals: dict[str, torch.Tensor] = {}
+        self._statistic, self._totals = statistic, Totals()
 
     def update(self, seen: Observation) -> None:
         for name, part in self._statistic.observe(seen).items():
-            # Apple's GPUs have no float64: what they give is added up on the CPU.
-            part = part.cpu().double() if part.device.type == "mps" else part.double()
-            self._totals[name] = self._totals[name] + part if name in self._totals else part
+            self._totals.add(name, part)
 
     def sums(self) -> Sums:
-        return {name: total.cpu().numpy() for name, total in self._totals.items()}
+        return self._totals.sums()

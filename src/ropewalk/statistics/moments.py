@@ -6,8 +6,9 @@ from typing import ClassVar
 import numpy as np
 
 from ropewalk.geometry.moments import Floats, Moments, merge_all
-from ropewalk.statistics.base import LayerHeads, Observation, Readout, Scope, Statistic, Sums
-from ropewalk.statistics.position import COLUMNS, COMMON, FIRST, KINDS, SKIPPED, ByKind, read_position
+from ropewalk.statistics.base import KINDS, LayerHeads, Observation, Readout, Scope, Statistic, Sums
+from ropewalk.statistics.packing import pack, unpack
+from ropewalk.statistics.position import COLUMNS, COMMON, FIRST, SKIPPED, ByKind, read_position
 from ropewalk.statistics.registry import register
 from ropewalk.statistics.stream import MomentStream, shuffled_positions
 
@@ -29,7 +30,7 @@ class MomentSums(Statistic):
     def merge(self, parts: Sequence[Sums]) -> Sums:
         """Moments of all parts together (Chan), as far as all hold them; other sums are added."""
         return {
-            **_named({prefix: merge_all([_moments(part, prefix) for part in parts]) for prefix in _held(parts)}),
+            **pack({prefix: merge_all([unpack(part, prefix) for part in parts]) for prefix in _held(parts)}),
             **{name: np.sum([part[name] for part in parts], axis=0) for name in _SHUFFLED},
         }
 
@@ -37,7 +38,7 @@ class MomentSums(Statistic):
         """The inverse of `merge` for one part."""
         held = _held([whole, part])
         return {
-            **_named({prefix: _moments(whole, prefix).without(_moments(part, prefix)) for prefix in held}),
+            **pack({prefix: unpack(whole, prefix).without(unpack(part, prefix)) for prefix in held}),
             **{name: whole[name] - part[name] for name in _SHUFFLED},
         }
 
@@ -112,7 +113,7 @@ class MomentAccumulator:
 
 def moments_of(sums: Sums, heads: LayerHeads) -> tuple[Moments, Moments]:
     """Moments of the queries and of the keys of each query head, from the stored sums of a layer."""
-    return _moments(sums, "q"), _moments(sums, "k")[heads.key_index]
+    return unpack(sums, "q"), unpack(sums, "k")[heads.key_index]
 
 
 def moment_sums(
@@ -125,7 +126,7 @@ def moment_sums(
     `shuffled` holds Σ x (t' - t) with shuffled positions t', `leading` the moments of the first so many tokens.
     """
     apart = {_lead(kind, cut): part for cut, pair in (leading or {}).items() for kind, part in pair.items()}
-    return {**_named({**whole, **apart}), **{f"{kind}.shuffled": sums for kind, sums in shuffled.items()}}
+    return {**pack({**whole, **apart}), **{f"{kind}.shuffled": sums for kind, sums in shuffled.items()}}
 
 
 _SHUFFLED = tuple(f"{kind}.shuffled" for kind in KINDS)
@@ -142,23 +143,10 @@ def _held(parts: Sequence[Sums]) -> list[str]:
     ]
 
 
-def _moments(sums: Sums, prefix: str) -> Moments:
-    return Moments(**{name: sums[f"{prefix}.{name}"] for name in Moments.names()})
-
-
 def _by_kind(parts: Sequence[Sums], q: str, k: str) -> ByKind:
-    return {"q": [_moments(part, q) for part in parts], "k": [_moments(part, k) for part in parts]}
+    return {"q": [unpack(part, q) for part in parts], "k": [unpack(part, k) for part in parts]}
 
 
 def _differences(whole: ByKind, leading: ByKind) -> ByKind:
     """What is left of the moments of each group without its leading tokens."""
     return {kind: [a.without(b) for a, b in zip(whole[kind], leading[kind], strict=True)] for kind in KINDS}
-
-
-def _named(moments: Mapping[str, Moments]) -> Sums:
-    # The whole scatter, though half would do: putting it together again costs more than reading it.
-    return {
-        f"{prefix}.{name}": np.ascontiguousarray(getattr(part, name))
-        for prefix, part in moments.items()
-        for name in Moments.names()
-    }

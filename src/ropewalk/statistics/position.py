@@ -9,15 +9,15 @@ import pandas as pd
 from ropewalk.geometry.axes import AXES, Components, Directions, Grouped, Signal, components, drift, signal
 from ropewalk.geometry.jackknife import MIXED, jackknife_error, rest
 from ropewalk.geometry.moments import Floats, Moments, merge_all
-from ropewalk.geometry.pca import centred_scatter, pooled_scatter
+from ropewalk.geometry.pca import centred_scatter, pooled_scatter, ratio
+from ropewalk.geometry.rank import ranks
 from ropewalk.geometry.readout import readouts
 from ropewalk.geometry.taxonomy import classify
-from ropewalk.statistics.base import LayerHeads, Readout
+from ropewalk.statistics.base import KINDS, LayerHeads, Readout
 
 FIRST = 4
 """Tokens at the start of a document whose sums are kept apart: attention sinks can steer a PCA."""
 
-KINDS = ("q", "k")
 NOUNS = {"q": "queries", "k": "keys"}
 
 CENTRED, DRIFT = AXES["centred"], AXES["drift"]
@@ -52,6 +52,12 @@ COLUMNS: Mapping[str, str] = {
         for kind in KINDS
     },
     **{f"readout_{kind}{PERMUTED}": f"readout_{kind} {_SHUFFLED}" for kind in KINDS},
+    **{f"rank_{kind}": f"effective rank of the {NOUNS[kind]}: participation ratio" for kind in KINDS},
+    **{
+        f"rank90_{kind}": f"principal components that hold 90% of the variance of the {NOUNS[kind]}, the last one "
+        "counted in part"
+        for kind in KINDS
+    },
 }
 """Columns of `heads.csv` that come from moments."""
 
@@ -94,18 +100,50 @@ def read_position(
         # Query heads that share a key head share its readout.
         index = heads.key_index if kind == "k" else slice(None)
         known = moments.q_rest if kind == "q" else None
-        left = rest(merge_all(whole[kind]), whole[kind]) if known is None else known
+        merged = merge_all(whole[kind])
+        left = rest(merged, whole[kind]) if known is None else known
         nothing = [np.zeros(1)] * len(whole[kind])
         both = readouts(whole[kind], left, [nothing, shuffled[kind]])
         for ending, one in zip(("", PERMUTED), both, strict=True):
             found.add(f"readout_{kind}{ending}", one.r[index], one.replicates[:, index])
+        for name, values in ranks(merged.sxx, left.sxx if moments.groups > 1 else None).items():
+            found.add(f"{name}_{kind}", values[0, index], values[1:, index])
     counts = {
         "n_q": moments.q.n.astype(np.int64),
         "n_k": moments.k.n.astype(np.int64),
         "shards": np.full(len(heads.heads), moments.groups),
     }
     replicates = found.replicates if moments.groups > 1 else {}
-    return Readout(found.values, replicates, {"qk": _component_rows(heads, pooled, signals, counts)})
+    table = _component_rows(heads, pooled, signals, counts)
+    return Readout(found.values, replicates, {"qk": table}, _along_first(moments, pooled.directions, signals))
+
+
+def _along_first(moments: Grouped, directions: Directions, along: Signal) -> dict[str, Floats]:
+    """What others may ask of PC0, stacked [1 + groups, heads, ...]: its direction `pc0`, oriented as r_q is, and by
+    kind the correlation `r_q` and the sum of squares `spread_q` along it; of the whole alone [heads] the straight line
+    that the correlation assumes: `level_q` at position `middle_q`, rising by `slope_q` a token.
+    """
+    first = [directions.whole[:, :, 0]]
+    if directions.rest is not None:
+        first += list(moments.split(directions.rest[:, :, 0]))
+    axes = np.stack(first) * along.sign[:, :1]
+    arrays: dict[str, Floats] = {"pc0": axes}
+    for kind, whole, left, r, r_rest in (
+        ("q", moments.q, moments.q_rest, along.r_q, along.r_q_rest),
+        ("k", moments.k, moments.k_rest, along.r_k, along.r_k_rest),
+    ):
+        scatters = [whole.sxx] if left is None else [whole.sxx, *moments.split(left.sxx)]
+        arrays[f"r_{kind}"] = np.concatenate([r[None, :, 0], r_rest[..., 0]])
+        arrays[f"spread_{kind}"] = np.stack(
+            [
+                (np.matmul(axis[:, None], scatter)[:, 0] * axis).sum(axis=1)
+                for axis, scatter in zip(axes, scatters, strict=True)
+            ]
+        )
+        arrays[f"level_{kind}"] = (axes[0] * whole.mean).sum(axis=1)
+        arrays[f"middle_{kind}"] = whole.t_mean
+        arrays[f"slope_{kind}"] = ratio((axes[0] * whole.sxt).sum(axis=1), whole.stt)
+    return arrays
 
 
 def _grouped(parts: ByKind, heads: LayerHeads) -> Grouped:

@@ -1,13 +1,18 @@
 """The mean path of a head's queries and keys through the context, bucket by bucket of positions."""
 
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ropewalk.statistics.base import LayerHeads, Observation, Scope, Statistic, Sums
+from ropewalk.geometry.moments import Floats
+from ropewalk.geometry.pca import ratio
+from ropewalk.geometry.profile import between, between_along, selections
+from ropewalk.statistics.base import KINDS, LayerHeads, Observation, Readout, Scope, Statistic, Sums, head_rows
 from ropewalk.statistics.registry import register
+from ropewalk.statistics.totals import Totals, widened
 
 if TYPE_CHECKING:
     import torch
@@ -26,14 +31,72 @@ def bucket_edges(context: int) -> NDArray[np.int64]:
     return np.unique(np.array([*octaves, *even], dtype=np.int64))
 
 
+_NOUNS = {"q": "queries", "k": "keys"}
+
+
 @register("profile")
 class Profile(Statistic):
     """Sums of x and |x|² per position bucket, for queries and keys (docs/method.md §9)."""
+
+    columns: ClassVar = {
+        **{
+            f"eta2_{kind}": f"share of the variance of the {noun} that lies between positions, whatever its shape"
+            for kind, noun in _NOUNS.items()
+        },
+        **{f"eta2_pc0_{kind}": f"the same of the projection of the {noun} on PC0" for kind, noun in _NOUNS.items()},
+        **{
+            f"bend_{kind}": f"eta2_pc0_{kind} - r_{kind}²: what a straight line misses of the {noun}' way through the "
+            "context"
+            for kind, noun in _NOUNS.items()
+        },
+    }
+    tables: ClassVar = {
+        "profiles": {
+            "start": "first position of the bucket",
+            "stop": "first position beyond it",
+            "tokens": "tokens of all documents in it",
+            **{kind: f"mean projection of the {noun} on PC0" for kind, noun in _NOUNS.items()},
+            **{
+                f"line_{kind}": f"the straight line of the {noun} that r_{kind} assumes, in the middle of the bucket"
+                for kind, noun in _NOUNS.items()
+            },
+        }
+    }
+    after: ClassVar = ("moments",)
 
     def accumulator(self, heads: LayerHeads, scope: Scope) -> "ProfileAccumulator":
         """Sums per bucket."""
         del heads
         return ProfileAccumulator(scope)
+
+    def read(self, parts: Sequence[Sums], heads: LayerHeads, scope: Scope, found: Mapping[str, Floats]) -> Readout:
+        """η² over all dimensions and on PC0, and the path on PC0."""
+        n = np.stack([part["n"] for part in parts])
+        edges = bucket_edges(scope.context)
+        seen = n.sum(axis=0) > 0
+        starts, stops = np.maximum(edges[:-1], scope.skip_first)[seen], edges[1:][seen]
+        columns: dict[str, Floats] = {}
+        path: dict[str, Floats] = {}
+        lines: dict[str, Floats] = {}
+        for kind in KINDS:
+            index: Any = heads.key_index if kind == "k" else slice(None)
+            sums = np.stack([part[f"{kind}.sum"] for part in parts])
+            squares = np.stack([part[f"{kind}.square"] for part in parts])
+            columns[f"eta2_{kind}"] = ratio(*between(n, sums, squares))[:, index]
+            sums = sums[:, index]
+            columns[f"eta2_pc0_{kind}"] = ratio(between_along(n, sums, found["pc0"]), found[f"spread_{kind}"])
+            columns[f"bend_{kind}"] = columns[f"eta2_pc0_{kind}"] - found[f"r_{kind}"] ** 2
+            # Along PC0 of all documents: its own uncertainty would move the whole path, and not bend it.
+            along = np.einsum("ghbd,hd->ghb", sums[:, :, seen], found["pc0"][0])
+            chosen = selections(len(parts))
+            path[kind] = np.einsum("rg,ghb->rhb", chosen, along) / (chosen @ n[:, seen])[:, None]
+            away = (starts + stops - 1) / 2 - found[f"middle_{kind}"][:, None]
+            lines[f"line_{kind}"] = found[f"level_{kind}"][:, None] + found[f"slope_{kind}"][:, None] * away
+        facts = {"start": starts, "stop": stops, "tokens": n.sum(axis=0)[seen].astype(np.int64)}
+        table = head_rows(heads, facts, path)
+        return Readout.of_stacked(
+            columns, {"profiles": table.assign(**{name: line.ravel() for name, line in lines.items()})}
+        )
 
     def stored_bytes(self, vectors: int, head_dim: int, scope: Scope, shards: int) -> float:
         """A vector and a number for each bucket, in float64."""
@@ -46,15 +109,14 @@ class ProfileAccumulator:
     def __init__(self, scope: Scope) -> None:
         edges = np.clip(bucket_edges(scope.context) - scope.skip_first, 0, None)
         self._counts = np.diff(edges)
-        self._documents = 0
-        self._totals: dict[str, torch.Tensor] = {}
+        self._documents, self._totals = 0, Totals()
 
     def update(self, seen: Observation) -> None:
         """Add one observation."""
-        for kind in ("q", "k"):
+        for kind in KINDS:
             x = seen.vectors(kind).float()
-            self._add(f"{kind}.sum", self._bucket_sums(x))
-            self._add(f"{kind}.square", self._bucket_sums((x * x).sum(dim=3, keepdim=True))[:, :, 0])
+            self._totals.add(f"{kind}.sum", self._bucket_sums(x))
+            self._totals.add(f"{kind}.square", self._bucket_sums((x * x).sum(dim=3, keepdim=True))[:, :, 0])
         self._documents += len(seen.documents)
 
     def _bucket_sums(self, x: "torch.Tensor") -> "torch.Tensor":
@@ -71,14 +133,8 @@ class ProfileAccumulator:
             stop = start + width * count
             parts.append(x[:, :, start:stop].reshape(*x.shape[:2], count, width, x.shape[3]).sum(dim=3))
             start = stop
-        # Apple's GPUs have no float64: there the few numbers per bucket are added up on the CPU.
-        sums = torch.cat(parts, dim=2)
-        return (sums.cpu() if sums.device.type == "mps" else sums).double().sum(dim=0)
-
-    def _add(self, name: str, part: "torch.Tensor") -> None:
-        self._totals[name] = self._totals[name] + part if name in self._totals else part
+        return widened(torch.cat(parts, dim=2)).sum(dim=0)
 
     def sums(self) -> Sums:
         """`n` [buckets] tokens, and per kind `sum` [heads, buckets, d] = Σ x, `square` [heads, buckets] = Σ |x|²."""
-        arrays: Sums = {name: total.cpu().numpy() for name, total in self._totals.items()}
-        return {"n": self._counts * float(self._documents), **arrays}
+        return {"n": self._counts * float(self._documents), **self._totals.sums()}

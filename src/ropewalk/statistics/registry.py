@@ -16,6 +16,8 @@ from ropewalk.validation import validated
 BUILT_IN = {
     "moments": "ropewalk.statistics.moments",
     "profile": "ropewalk.statistics.profile",
+    "frame": "ropewalk.statistics.frame",
+    "behaviour": "ropewalk.statistics.behaviour",
     "sample": "ropewalk.statistics.sample",
 }
 """Modules of the package's own statistics: each registers one."""

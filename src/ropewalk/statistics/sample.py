@@ -14,13 +14,12 @@ from pydantic import Field
 
 from ropewalk.files import atomic_path, write_text
 from ropewalk.models.layout import LAYOUT_FILE
-from ropewalk.statistics.base import Captured, LayerHeads, Observation, Scope, Statistic, Sums, layers_of
+from ropewalk.statistics.base import KINDS, Captured, LayerHeads, Observation, Scope, Statistic, Sums, layers_of
 from ropewalk.statistics.registry import register
 
 if TYPE_CHECKING:
     import torch
 
-KINDS = ("q", "k")
 MADE_FROM = "made_from.txt"
 SCHEMA = pa.schema(
     [
