@@ -152,7 +152,8 @@ def check_qk(table: pd.DataFrame, name: str = "the table") -> pd.DataFrame:
 def check_heads(table: pd.DataFrame, name: str = "the table") -> pd.DataFrame:
     """A copy of a table of heads (or of the PC0 rows of a qk table) with every column of facts present."""
     heads = first_components(table) if "pc" in table else table
-    return check_qk(heads.assign(pc=0), name).drop(columns="pc")
+    # Copied, because many columns as they were read lie in as many pieces, which pandas is slow with.
+    return check_qk(heads.copy().assign(pc=0), name).drop(columns="pc")
 
 
 def first_components(table: pd.DataFrame) -> pd.DataFrame:
