@@ -110,7 +110,8 @@ def read_csv(file: Path) -> pd.DataFrame:
     if not file.is_file():
         raise RopewalkError(f"no table at {file}: run `ropewalk analyze` first, or give the folder of a run")
     try:
-        return pd.read_csv(file, dtype=TEXT)
+        # Copied, because columns as they were read lie in as many pieces, which pandas is slow with.
+        return pd.read_csv(file, dtype=TEXT).copy()
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise RopewalkError(
             f"{file} is not a table that can be read ({error}): make it again with `ropewalk analyze`"
@@ -152,8 +153,7 @@ def check_qk(table: pd.DataFrame, name: str = "the table") -> pd.DataFrame:
 def check_heads(table: pd.DataFrame, name: str = "the table") -> pd.DataFrame:
     """A copy of a table of heads (or of the PC0 rows of a qk table) with every column of facts present."""
     heads = first_components(table) if "pc" in table else table
-    # Copied, because many columns as they were read lie in as many pieces, which pandas is slow with.
-    return check_qk(heads.copy().assign(pc=0), name).drop(columns="pc")
+    return check_qk(heads.assign(pc=0), name).drop(columns="pc")
 
 
 def first_components(table: pd.DataFrame) -> pd.DataFrame:

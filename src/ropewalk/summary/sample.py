@@ -45,7 +45,8 @@ class Sample:
         for r in CORRELATIONS:
             sources |= {r: f"{r}{ending}", f"se_{r}": f"se_{r}{ending}", f"{r}_permuted": f"{r}{ending}_permuted"}
         # What the other columns have no counterpart of goes: it would belong to another r_q and r_k.
-        table = self.table.drop(columns=list(sources), errors="ignore")
+        # Copied, because what is left lies in many pieces, which pandas is slow with.
+        table = self.table.drop(columns=list(sources), errors="ignore").copy()
         kept = {name: values for name, values in self.replicates.items() if name not in sources}
         return Sample.of(
             table.assign(**{name: self.table[source] for name, source in sources.items() if source in self.table}),
