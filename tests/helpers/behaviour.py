@@ -8,7 +8,7 @@ import numpy as np
 
 def octave(distance: int) -> int:
     """First distance of the octave: 0, 1, 2, 4, 8, ..."""
-    return 0 if distance == 0 else 1 << (distance.bit_length() - 1)
+    return 0 if distance == 0 else 1 << (int(distance).bit_length() - 1)
 
 
 def looked_at(weights: Any, tokens: Any, rows: Any) -> dict[str, float]:

@@ -28,11 +28,9 @@ def off(layer: AttentionLayer, post: torch.Tensor, pre: torch.Tensor) -> float:
     """Largest difference between vectors turned back and those before the rotation, as a share of the largest entry."""
     pairs = layer.rotary_pairs
     assert pairs is not None
-    cosines, sines = angles(pairs, torch.arange(post.shape[2]))
-    first, second = list(pairs.first), list(pairs.second)
-    back = turned_back(post[..., first].float(), post[..., second].float(), cosines, sines)
-    parts = zip(back, (pre[..., first], pre[..., second]), strict=True)
-    return max(float((one - other).abs().max()) for one, other in parts) / float(pre.abs().max())
+    back = turned_back(post.float(), pairs, *angles(pairs, torch.arange(post.shape[2]), post.shape[3]))
+    turning = [*pairs.first, *pairs.second]
+    return float((back - pre)[..., turning].abs().max()) / float(pre.abs().max())
 
 
 @pytest.mark.parametrize("model_type", ROTATING)

@@ -6,23 +6,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 FINE = 8
-"""Distances below this have a bin each; above it there are `PER_OCTAVE` bins in every octave."""
+"""Distances below this have a bin each; beyond it every octave is cut into `PER_OCTAVE` even parts."""
 PER_OCTAVE = 4
 
 
 @lru_cache(maxsize=64)
 def distance_edges(context: int) -> NDArray[np.int64]:
-    """Edges of the distance bins: 0, 1, ..., 8, then four to an octave, up to `context`.
+    """Edges of the distance bins up to `context`: 0, 1, ..., 8, then 10, 12, 14, 16, 20, 24, 28, 32, 40, ...
 
     Bin i holds the distances edges[i] <= Δ < edges[i + 1]. Every power of two is an edge.
     """
-    octaves = max(context.bit_length() - 3, 0)
-    beyond = np.round(FINE * 2.0 ** (np.arange(PER_OCTAVE * octaves + 1) / PER_OCTAVE)).astype(np.int64)
-    edges = np.unique([*range(FINE), *beyond.tolist()])
-    edges = np.append(edges[edges < context], context)
+    parts = range(PER_OCTAVE)
+    powers = range(FINE.bit_length() - 1, context.bit_length())
+    beyond = [(1 << power) + (part << power) // PER_OCTAVE for power in powers for part in parts]
+    found = np.array([edge for edge in (*range(FINE), *beyond) if edge < context] + [context], dtype=np.int64)
     # The same array is given to everyone who asks for it.
-    edges.flags.writeable = False
-    return edges
+    found.flags.writeable = False
+    return found
 
 
 def octaves(context: int) -> tuple[NDArray[np.int64], NDArray[np.intp]]:

@@ -30,6 +30,10 @@ class Rotary:
     second: tuple[int, ...]
     frequencies: tuple[float, ...]
 
+    def others(self, head_dim: int) -> list[int]:
+        """The dimensions that do not turn."""
+        return sorted(set(range(head_dim)) - {*self.first, *self.second})
+
 
 @dataclass(frozen=True)
 class AttentionLayer:

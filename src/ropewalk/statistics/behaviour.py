@@ -14,8 +14,7 @@ from ropewalk.geometry.pca import ratio
 from ropewalk.statistics.base import LayerHeads, Observation, Readout, Scope, Statistic, Sums, left_out
 from ropewalk.statistics.frame import distance_rows
 from ropewalk.statistics.registry import register
-from ropewalk.statistics.rows import FIRST, RowPlan, reduce_rows
-from ropewalk.statistics.totals import Totals
+from ropewalk.statistics.rows import COPIES, FIRST, RowPlan, reduce_rows, unpacked
 
 if TYPE_CHECKING:
     import torch
@@ -86,6 +85,8 @@ class Behaviour(Statistic):
 
     def read(self, parts: Sequence[Sums], heads: LayerHeads, scope: Scope, found: Mapping[str, Floats]) -> Readout:
         """Every head's masses, lifts and explained scores; its curves over distance."""
+        if not parts[0]:
+            return Readout()
         sums = left_out(parts)
         rows = sums["rows"][:, None]
         starts, octave = octaves(scope.context)
@@ -97,7 +98,7 @@ class Behaviour(Statistic):
             **{octave_name(int(at)): mass[..., octave == number].sum(axis=-1) for number, at in enumerate(starts)},
             "effective_keys": sums["q.effective"] / rows,
         }
-        for what in ("induction", "duplicate"):
+        for what in COPIES:
             own = sums[f"q.{what}"], sums[f"{what}_rows"][:, None], sums[f"{what}_share"][:, None]
             columns[f"mass_{what}"], columns[f"lift_{what}"] = lift(*own)
         curves = {"score": score, "mass": mass}
@@ -119,18 +120,23 @@ class BehaviourAccumulator:
 
     def __init__(self, statistic: Behaviour, heads: LayerHeads, scope: Scope) -> None:
         self._statistic, self._heads, self._scope = statistic, heads, scope
-        self._totals = Totals()
+        self._totals: list[torch.Tensor] = []
+        self._sink = False
 
     def update(self, seen: Observation) -> None:
         """Add the sampled rows of each document."""
+        from ropewalk.models.recomputation import sinks_of
+
         device = seen.query.device
         kept = (self._statistic.name, device)
         if kept not in seen.shared:
             tokens = seen.whole_token_ids.to(device)
             seen.shared[kept] = [self._plan(*one) for one in zip(seen.documents, tokens, strict=True)]
         for number, plan in enumerate(seen.shared[kept]):
-            for name, part in reduce_rows(seen.call, number, plan, self._heads):
-                self._totals.add(name, part)
+            for parts in reduce_rows(seen.call, number, plan, self._heads):
+                pairs = zip(self._totals, parts, strict=True)
+                self._totals = [total + part for total, part in pairs] if self._totals else list(parts)
+        self._sink = sinks_of(seen.call.module, seen.call.options) is not None
 
     def _plan(self, document: int, tokens: "torch.Tensor") -> RowPlan:
         own, scope = self._statistic, self._scope
@@ -139,4 +145,7 @@ class BehaviourAccumulator:
 
     def sums(self) -> Sums:
         """Numbers of queries and keys, and per query head what is added up over queries."""
-        return self._totals.sums()
+        if not self._totals:
+            return {}
+        of_heads, of_queries = self._totals
+        return unpacked(of_heads, of_queries, self._sink)

@@ -26,12 +26,14 @@ from ropewalk.statistics.base import (
 )
 from ropewalk.statistics.packing import pack, unpack
 from ropewalk.statistics.registry import register
-from ropewalk.statistics.stream import BLOCK, MomentStream
+from ropewalk.statistics.stream import MomentStream
 from ropewalk.statistics.totals import Totals
 
 if TYPE_CHECKING:
     import torch
 
+BLOCK = 4096
+"""Tokens that are worked on at once."""
 PRE = "pre"
 NOUNS = {"q": "queries", "k": "keys"}
 _OF_PAIRS = {
@@ -93,7 +95,8 @@ class Frame(Statistic):
 
     def accumulator(self, heads: LayerHeads, scope: Scope) -> "FrameAccumulator":
         """Sums of turned vectors; none for a layer that does not turn pairs."""
-        return FrameAccumulator(heads.layer.rotary_pairs, heads.layer.head_dim, scope, self.full)
+        del scope
+        return FrameAccumulator(heads.layer.rotary_pairs, self.full)
 
     def merge(self, parts: Sequence[Sums]) -> Sums:
         """Sums are added, second moments merged (Chan)."""
@@ -110,7 +113,7 @@ class Frame(Statistic):
             return Readout()
         plain = [{name: array for name, array in part.items() if f".{PRE}." not in name} for part in parts]
         sums = left_out(plain)
-        q, k = _turned(sums, "q"), _turned(sums, "k")[heads.key_index]
+        q, k = _turned(sums, "q", rotary), _turned(sums, "k", rotary)[heads.key_index]
         kernel = Kernel.of(q, k, rotary.frequencies, heads.layer.scale or heads.layer.head_dim**-0.5)
         reach = heads.layer.reach(scope.context)
         curve, shares = kernel.by_distance(scope.context, reach), kernel.shares(scope.context, reach)
@@ -132,9 +135,9 @@ class Frame(Statistic):
         return Readout.of_stacked(columns, tables, {"kernel": curve})
 
     def stored_bytes(self, vectors: int, head_dim: int, scope: Scope, shards: int) -> float:
-        """Four numbers for each pair and one for each dimension that does not turn, in float64."""
+        """Three numbers for each dimension and one for each pair, in float64."""
         del scope
-        return 8.0 * shards * vectors * (2 * head_dim + (head_dim**2 if self.full else 0))
+        return 8.0 * shards * vectors * (3.5 * head_dim + (head_dim**2 if self.full else 0))
 
 
 def distance_rows(heads: LayerHeads, context: int, columns: Mapping[str, Floats]) -> pd.DataFrame:
@@ -160,16 +163,17 @@ def _spectrum(heads: LayerHeads, rotary: Rotary, columns: Mapping[str, Floats]) 
     return head_rows(heads, facts, {name: column[..., order] for name, column in columns.items()})
 
 
-def _turned(sums: Sums, kind: str) -> Turned:
+def _turned(sums: Sums, kind: str, rotary: Rotary) -> Turned:
+    """Means over tokens: u_f = (a + ib) (cos φ - i sin φ), of which the four products are summed apart."""
     n = sums["n"].reshape(-1, 1, 1)
-    parts = {name: sums[f"{kind}.{name}"] for name in ("re", "im", "length", "energy", "rest")}
-    means = {name: part / n for name, part in parts.items()}
+    cosine, sine, square = np.moveaxis(sums[f"{kind}.dimensions"], -2, 0) / n
+    a, b, rest = list(rotary.first), list(rotary.second), rotary.others(cosine.shape[-1])
     return Turned(
-        mean=means["re"] + 1j * means["im"],
-        length=means["length"],
-        energy=means["energy"],
-        rest=means["rest"],
-        rest_energy=sums[f"{kind}.rest_energy"] / n[..., 0],
+        mean=cosine[..., a] + sine[..., b] + 1j * (cosine[..., b] - sine[..., a]),
+        length=sums[f"{kind}.length"] / n,
+        energy=square[..., a] + square[..., b],
+        rest=cosine[..., rest],
+        rest_energy=square[..., rest].sum(axis=-1),
     )
 
 
@@ -189,74 +193,79 @@ def _ranks(parts: Sequence[Sums], heads: LayerHeads) -> dict[str, Floats]:
 
 
 class FrameAccumulator:
-    """Turns the vectors of one layer back and adds them up, pair by pair."""
+    """Turns the vectors of one layer back and adds them up.
 
-    def __init__(self, rotary: Rotary | None, head_dim: int, scope: Scope, full: bool) -> None:
-        self._rotary, self._scope = rotary, scope
-        self._totals, self._tokens = Totals(), 0
+    Only sums of u are wanted, so the products with cos φ and sin φ are summed dimension by dimension, and u itself is
+    made only where its second moments are asked for.
+    """
+
+    def __init__(self, rotary: Rotary | None, full: bool) -> None:
+        self._rotary, self._totals, self._tokens = rotary, Totals(), 0
         self._streams = {kind: MomentStream() for kind in KINDS} if full and rotary is not None else {}
-        self._rest: list[int] = []
-        if rotary is not None:
-            self._first, self._second = _index(rotary.first), _index(rotary.second)
-            turning = {*rotary.first, *rotary.second}
-            self._rest = [dim for dim in range(head_dim) if dim not in turning]
 
     def update(self, seen: Observation) -> None:
         """Add one observation."""
         if self._rotary is None:
             return
-        key = ("frame", self._rotary.frequencies, seen.query.device)
+        device, d = seen.query.device, seen.query.shape[3]
+        key = ("frame", self._rotary, d, device)
         if key not in seen.shared:
-            tables = angles(self._rotary, seen.positions if seen.rotated else seen.positions * 0)
-            seen.shared[key] = [part.to(seen.query.device) for part in tables]
+            tables = angles(self._rotary, seen.positions if seen.rotated else seen.positions * 0, d)
+            seen.shared[key] = [part.to(device) for part in tables]
         cosines, sines = seen.shared[key]
         for kind in KINDS:
-            for number in range(len(seen.documents)):
-                # Tokens of one document at a time, in pieces that stay in cache.
+            # Tokens first, as models have them in memory.
+            for vectors in seen.vectors(kind).transpose(1, 2):
                 for start in range(0, len(seen.positions), BLOCK):
                     block = slice(start, start + BLOCK)
-                    self._add(kind, seen, number, block, cosines[block], sines[block])
+                    x, tables = vectors[block].float(), (cosines[block], sines[block])
+                    self._add(kind, x, tables, seen.shared)
+                    if self._streams:
+                        turned = turned_back(x.transpose(0, 1), self._rotary, *tables)
+                        self._streams[kind].update(turned[None], seen.positions[block])
         self._tokens += len(seen.documents) * len(seen.positions)
 
-    def _add(
-        self, kind: str, seen: Observation, number: int, block: slice, cosines: "torch.Tensor", sines: "torch.Tensor"
-    ) -> None:
-        x = seen.vectors(kind)[number, :, block].float()
-        re, im = turned_back(x[..., self._first], x[..., self._second], cosines, sines)
-        self._totals.add(f"{kind}.re", re.sum(dim=1))
-        self._totals.add(f"{kind}.im", im.sum(dim=1))
-        if self._streams:
-            turned = x.clone()
-            turned[..., self._first], turned[..., self._second] = re, im
-            self._streams[kind].update(turned[None], seen.positions[block])
-        energy = re.mul_(re).addcmul_(im, im)
-        self._totals.add(f"{kind}.energy", energy.sum(dim=1))
-        self._totals.add(f"{kind}.length", energy.sqrt_().sum(dim=1))
-        rest = x[..., self._rest]
-        self._totals.add(f"{kind}.rest", rest.sum(dim=1))
-        self._totals.add(f"{kind}.rest_energy", rest.square().sum(dim=(1, 2)))
+    def _add(self, kind: str, x: "torch.Tensor", factors: Sequence["torch.Tensor"], memory: dict[Any, Any]) -> None:
+        import torch
+
+        assert self._rotary is not None
+        # One piece of memory for all products: taking a new one each time costs as much as the products.
+        product = memory.setdefault(("frame", x.shape, x.device), torch.empty(x.shape, device=x.device))
+        parts = [torch.mul(x, factor, out=product).sum(dim=0) for factor in (*(one[:, None] for one in factors), x)]
+        self._totals.add(f"{kind}.dimensions", torch.stack(parts, dim=1))
+        length = product[..., _index(self._rotary.first)] + product[..., _index(self._rotary.second)]
+        self._totals.add(f"{kind}.length", length.sqrt_().sum(dim=0))
 
     def sums(self) -> Sums:
-        """`n` tokens, and per kind Σ u (`re`, `im`), Σ |u|, Σ |u|² [heads, pairs], Σ x and Σ |x|² of the rest."""
+        """`n` tokens, and per kind `dimensions` [heads, 3, d], Σ x cos φ, Σ x sin φ and Σ x², and `length`
+        [heads, pairs], Σ |u|. Of dimensions that do not turn, Σ x cos φ is Σ x.
+        """
         if self._rotary is None:
             return {}
         arrays = {"n": np.array(float(self._tokens)), **self._totals.sums()}
         return arrays | pack({f"{kind}.{PRE}": stream.result() for kind, stream in self._streams.items()})
 
 
-def turned_back(
-    a: "torch.Tensor", b: "torch.Tensor", cosines: "torch.Tensor", sines: "torch.Tensor"
-) -> tuple["torch.Tensor", "torch.Tensor"]:
-    """Real and imaginary part of (a + ib) e^(-iφ) [..., tokens, pairs], with cos φ and sin φ [tokens, pairs]."""
-    return (a * cosines).addcmul_(b, sines), (b * cosines).addcmul_(a, sines, value=-1)
+def angles(rotary: Rotary, positions: "torch.Tensor", head_dim: int) -> tuple["torch.Tensor", "torch.Tensor"]:
+    """cos φ and sin φ [tokens, d] of every dimension's angle at positions [tokens]: 1 and 0 where it does not turn.
 
-
-def angles(rotary: Rotary, positions: "torch.Tensor") -> tuple["torch.Tensor", "torch.Tensor"]:
-    """cos and sin [tokens, pairs] of the angles at positions [tokens], which are float32 products as in the model."""
+    Angles are float32 products of frequency and position, as in the model.
+    """
     import torch
 
-    found = torch.outer(positions.float(), torch.tensor(rotary.frequencies, dtype=torch.float32)).double()
+    found = torch.zeros(len(positions), head_dim, dtype=torch.float64)
+    turn = torch.outer(positions.float(), torch.tensor(rotary.frequencies, dtype=torch.float32)).double()
+    found[:, list(rotary.first)] = found[:, list(rotary.second)] = turn
     return found.cos().float(), found.sin().float()
+
+
+def turned_back(x: "torch.Tensor", rotary: Rotary, cosines: "torch.Tensor", sines: "torch.Tensor") -> "torch.Tensor":
+    """Vectors [..., tokens, d] as they were before the rotation: a' + ib' = (a + ib) e^(-iφ) for each pair."""
+    first, second = list(rotary.first), list(rotary.second)
+    turned = x * cosines
+    turned[..., first] += x[..., second] * sines[..., second]
+    turned[..., second] -= x[..., first] * sines[..., first]
+    return turned
 
 
 def _index(dims: Sequence[int]) -> Any:

@@ -113,14 +113,17 @@ class ProfileAccumulator:
 
     def update(self, seen: Observation) -> None:
         """Add one observation."""
+        import torch
+
         for kind in KINDS:
-            x = seen.vectors(kind).float()
+            # Tokens first, as models have them.
+            x = seen.vectors(kind).transpose(1, 2).float()
             self._totals.add(f"{kind}.sum", self._bucket_sums(x))
-            self._totals.add(f"{kind}.square", self._bucket_sums((x * x).sum(dim=3, keepdim=True))[:, :, 0])
+            self._totals.add(f"{kind}.square", self._bucket_sums(torch.linalg.vecdot(x, x)[..., None])[:, :, 0])
         self._documents += len(seen.documents)
 
     def _bucket_sums(self, x: "torch.Tensor") -> "torch.Tensor":
-        """Sums [heads, buckets, d] over documents and buckets of x [documents, heads, tokens, d].
+        """Sums [heads, buckets, d] over documents and buckets of x [documents, tokens, heads, d].
 
         Within a bucket of one document in float32 (widening every vector would cost ten times the sums), beyond it in
         float64, so that another batch gives the same. Neighbouring buckets of one width are one call.
@@ -131,9 +134,9 @@ class ProfileAccumulator:
         for width, run in groupby(self._counts.tolist()):
             count = len(list(run))
             stop = start + width * count
-            parts.append(x[:, :, start:stop].reshape(*x.shape[:2], count, width, x.shape[3]).sum(dim=3))
+            parts.append(x[:, start:stop].reshape(len(x), count, width, *x.shape[2:]).sum(dim=2))
             start = stop
-        return widened(torch.cat(parts, dim=2)).sum(dim=0)
+        return widened(torch.cat(parts, dim=1)).sum(dim=0).transpose(0, 1)
 
     def sums(self) -> Sums:
         """`n` [buckets] tokens, and per kind `sum` [heads, buckets, d] = Σ x, `square` [heads, buckets] = Σ |x|²."""

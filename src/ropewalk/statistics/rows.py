@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropewalk.geometry.distance import distance_edges, octaves
-from ropewalk.statistics.base import LayerHeads
+from ropewalk.statistics.base import LayerHeads, Sums
+from ropewalk.statistics.totals import widened
 
 if TYPE_CHECKING:
     import torch
@@ -18,76 +19,113 @@ if TYPE_CHECKING:
 
 FIRST = 4
 """Keys at the start of a document that are left out of scores: attention sinks have extreme ones."""
-BLOCK_SCORES = 1 << 17
-"""Scores of all heads that are worked on at once, as far as one query has no more: those of a few neighbouring queries,
-which see about as many keys.
-"""
+BLOCK_SCORES = 1 << 19
+"""Scores of all heads that are worked on at once, as far as one query has no more."""
+NEAR, STRIDE = 256, 64
+"""From this distance on every edge of a bin is a multiple of the stride, whose sums are taken first."""
+
+
+COPIES = ("induction", "duplicate")
+OF_HEADS = ("effective", "sink", "first", "first4", *COPIES, "explained", "explained_rows")
+"""What is summed over queries for each head, before its mass and its score in every bin of distances."""
+OF_QUERIES = ("rows", *(f"{name}_rows" for name in COPIES), *(f"{name}_share" for name in COPIES))
+"""What is summed over queries alone, before how many keys in every bin have scores that count."""
 
 
 @dataclass(frozen=True)
 class Visible:
     """What queries see, by distance: hidden [1 or heads, rows, distances] is -inf for no key, else 0; scored alike 1
-    for the keys whose scores count, else 0, and counts [1 or heads, rows, bins] how many these are; share [rows, 2] is
-    that of keys after an earlier copy of the query's token, and of the copies.
+    for the keys whose scores count, else 0, and counts [1 or heads, rows, bins] how many these are; totals are
+    `OF_QUERIES` and counts summed.
     """
 
     hidden: "torch.Tensor"
     scored: "torch.Tensor"
     counts: "torch.Tensor"
-    share: "torch.Tensor"
+    totals: "torch.Tensor"
 
 
 @dataclass(frozen=True)
 class RowBlock:
     """Queries of one document at neighbouring positions, seen by distance: key Δ of query t stands at position t - Δ.
 
-    rows [rows] positions; position [rows, distances] = t - Δ, 0 where there is none; copies [rows, distances, 2] 1 for
-    keys after an earlier copy of the query's token, and for the copies themselves; leading [rows, FIRST] the distances
-    of the first keys; bins [distances, bins] 1 for the bin of a distance; `causal` what is seen where nothing that came
-    before is hidden.
+    rows [rows] positions; position [rows, distances] = t - Δ, 0 where there is none (as many distances as there are, up
+    to a multiple of `STRIDE`); copies [rows, distances, 2] 1 for keys after an earlier copy of the query's token, and
+    for the copies themselves, hits and owners [hits] where in copies the ones are, and for which (row, kind); leading
+    [rows, FIRST] the distances of the first keys; `causal` what is seen where nothing that came before is hidden.
     """
 
     rows: "torch.Tensor"
     position: "torch.Tensor"
     copies: "torch.Tensor"
+    hits: "torch.Tensor"
+    owners: "torch.Tensor"
     leading: "torch.Tensor"
-    bins: "torch.Tensor"
+    bins: "Bins"
     causal: Visible
 
 
 @dataclass(frozen=True)
 class RowPlan:
-    """The sampled queries of a document in blocks, and the octave [bins, octaves] of each bin of distances, 1 or 0."""
+    """The sampled queries of a document in blocks of neighbouring ones, which see about as many keys."""
 
     blocks: Sequence[RowBlock]
-    octaves: "torch.Tensor"
 
     @classmethod
     def of(cls, rows: NDArray[np.int64], tokens: "torch.Tensor", heads: int = 1) -> "RowPlan":
         """Queries at positions `rows` of a document with these tokens [context]; `heads` share the memory."""
-        bins, octave = (part.to(tokens.device) for part in membership(len(tokens)))
-        size = max(BLOCK_SCORES // (len(tokens) * heads), 1)
-        return cls([_block(rows[start : start + size], tokens, bins) for start in range(0, len(rows), size)], octave)
+        bins = Bins.of(len(tokens), tokens.device)
+        count = min(-(-len(rows) * len(tokens) * heads // BLOCK_SCORES), len(rows))
+        return cls([_block(some, tokens, bins) for some in np.array_split(rows, max(count, 1)) if len(some)])
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Which bin a distance is in, as matrices of zeros and ones: near [NEAR, bins], far [strides, bins] of what lies
+    beyond, and octaves [bins, octaves].
+    """
+
+    near: "torch.Tensor"
+    far: "torch.Tensor"
+    octaves: "torch.Tensor"
+
+    @classmethod
+    def of(cls, context: int, device: "torch.device") -> "Bins":
+        """The bins of distances within a context."""
+        return _bins(context, device)
+
+    def sums(self, x: "torch.Tensor") -> "torch.Tensor":
+        """Sums [..., bins] of x [..., distances] over the distances of each bin."""
+        width = min(NEAR, x.shape[-1])
+        near = x[..., :width] @ self.near[:width]
+        if x.shape[-1] <= NEAR:
+            return near
+        beyond = x[..., NEAR:]
+        strides = beyond.view(*beyond.shape[:-1], -1, STRIDE).sum(dim=-1)
+        return near + strides @ self.far[: strides.shape[-1]]
 
 
 @lru_cache(maxsize=4)
-def membership(context: int) -> tuple["torch.Tensor", "torch.Tensor"]:
-    """[context, bins] which bin each distance is in, [bins, octaves] which octave each bin is in: 1 or 0."""
+def _bins(context: int, device: "torch.device") -> Bins:
     import torch
 
     edges = distance_edges(context)
+    # Beyond the context there is nothing to see, but a stride may end there.
     which = torch.from_numpy(np.repeat(np.arange(len(edges) - 1), np.diff(edges)))
+    padding = max(NEAR, -(-context // STRIDE) * STRIDE) - context
+    which = torch.cat([which, which[-1:].expand(padding)])
+    member = torch.nn.functional.one_hot(which, len(edges) - 1).float()
     starts, octave = octaves(context)
-    bins = torch.nn.functional.one_hot(which, len(edges) - 1).float()
-    return bins, torch.nn.functional.one_hot(torch.from_numpy(octave), len(starts)).float()
+    parts = member[:NEAR], member[NEAR::STRIDE], torch.nn.functional.one_hot(torch.from_numpy(octave), len(starts))
+    return Bins(*(part.float().to(device) for part in parts))
 
 
-def _block(rows: NDArray[np.int64], tokens: "torch.Tensor", bins: "torch.Tensor") -> RowBlock:
+def _block(rows: NDArray[np.int64], tokens: "torch.Tensor", bins: Bins) -> RowBlock:
     import torch
 
     device = tokens.device
     at = torch.from_numpy(rows).to(device)
-    width = int(rows.max()) + 1
+    width = -(-(int(rows.max()) + 1) // STRIDE) * STRIDE
     position = at[:, None] - torch.arange(width, device=device)
     there = position >= 0
     position = position.clamp(min=0)
@@ -97,32 +135,40 @@ def _block(rows: NDArray[np.int64], tokens: "torch.Tensor", bins: "torch.Tensor"
     after[:, :-1] = same[:, 1:]
     copies = torch.stack([after, same], dim=2)
     copies[:, 0] = False
+    row, distance, kind = copies.nonzero(as_tuple=True)
     return RowBlock(
         rows=at,
         position=position,
         copies=copies.float(),
+        hits=row * width + distance,
+        owners=row * len(COPIES) + kind,
         leading=at[:, None] - torch.arange(FIRST, device=device),
-        bins=bins[:width],
-        causal=_visible(there[None], position, copies.float(), bins[:width]),
+        bins=bins,
+        causal=_visible(there[None], position, copies.float(), bins),
     )
 
 
-def _visible(seen: "torch.Tensor", position: "torch.Tensor", copies: "torch.Tensor", bins: "torch.Tensor") -> Visible:
+def _visible(seen: "torch.Tensor", position: "torch.Tensor", copies: "torch.Tensor", bins: Bins) -> Visible:
     """What is `seen` [1 or heads, rows, distances] of keys at these positions [rows, distances]."""
     import torch
 
     scored = (seen & (position >= FIRST)).float()
-    some = seen[0].float()
+    counts, some = bins.sums(scored), seen[0].float()
+    share = (some[:, None] @ copies)[:, 0] / some.sum(dim=1, keepdim=True)
+    rows = torch.full((1,), float(len(position)), device=seen.device)
     return Visible(
         hidden=torch.zeros(seen.shape, device=seen.device).masked_fill(~seen, -torch.inf),
         scored=scored,
-        counts=scored @ bins,
-        share=(some[:, None] @ copies)[:, 0] / some.sum(dim=1, keepdim=True),
+        counts=counts,
+        totals=widened(torch.cat([rows, (share > 0).sum(dim=0), share.sum(dim=0), counts[0].sum(dim=0)])),
     )
 
 
-def reduce_rows(call: "Call", number: int, plan: RowPlan, heads: LayerHeads) -> Iterator[tuple[str, "torch.Tensor"]]:
-    """Named sums over the sampled queries of one document (its `number` in the batch), block by block.
+def reduce_rows(
+    call: "Call", number: int, plan: RowPlan, heads: LayerHeads
+) -> Iterator[tuple["torch.Tensor", "torch.Tensor"]]:
+    """Sums over the sampled queries of one document (its `number` in the batch), block by block: those of `OF_HEADS`
+    with mass and score by bin [heads, ...], and those of `OF_QUERIES` with keys by bin.
 
     Attention that also sees what comes later has no distances to sum over: nothing.
     """
@@ -132,24 +178,31 @@ def reduce_rows(call: "Call", number: int, plan: RowPlan, heads: LayerHeads) -> 
 
     if not is_causal(call.module, call.options):
         return
-    device = call.query.device
-    own, index = torch.tensor(heads.heads, device=device), torch.from_numpy(heads.key_index).to(device)
-    keys = call.key[number][list(heads.key_heads)].float()
+    own = slice(None) if len(heads.heads) == call.query.shape[1] else list(heads.heads)
+    keys = call.key[number][slice(None) if len(heads.key_heads) == call.key.shape[1] else list(heads.key_heads)].float()
     middle = keys.mean(dim=1)
     # Scores about the score of the mean key, which loses no digits where all scores are large.
-    keys = (keys - middle[:, None]).transpose(1, 2)
-    queries = call.query[number][own]
+    keys = keys - middle[:, None]
+    if keys.shape[1] % STRIDE:
+        keys = torch.nn.functional.pad(keys, (0, 0, 0, STRIDE - keys.shape[1] % STRIDE))
+    queries = call.query[number][:, torch.cat([block.rows for block in plan.blocks])][own].float()
+    queries = queries * score_scale(call.query, call.options)
+    offsets = (queries * middle[torch.from_numpy(heads.key_index)][:, None]).sum(dim=2)
+    # Heads are in ascending order, so those that read one key head stand together.
+    readers = [slice(*np.searchsorted(heads.key_index, [key_head, key_head + 1])) for key_head in range(len(keys))]
     sinks = sinks_of(call.module, call.options)
-    sink = None if sinks is None else sinks.to(device)[own].float()
+    start = 0
     for block in plan.blocks:
-        query = queries[:, block.rows].float() * score_scale(call.query, call.options)
-        raw = torch.empty(len(own), *block.position.shape, device=device)
-        for key_head in range(len(keys)):
-            members = index == key_head
-            raw[members] = query[members] @ keys[key_head, :, : raw.shape[2]]
-        offset = (query * middle[index][:, None]).sum(dim=2)
+        some = slice(start, start + len(block.rows))
+        start = some.stop
+        raw = torch.empty(len(queries), *block.position.shape, device=queries.device)
+        width = raw.shape[2]
+        for key_head, members in enumerate(readers):
+            query = queries[members, some].reshape(-1, queries.shape[2])
+            torch.mm(query, keys[key_head, :width].T, out=raw[members].view(-1, width))
         raw = raw.gather(2, block.position.expand_as(raw))
-        yield from _reduced(_Rows(call, number, own, block, raw, offset), plan.octaves, sink)
+        rows = _Rows(call, number, own, block, raw, offsets[:, some])
+        yield _reduced(rows, None if sinks is None else sinks[own].float())
 
 
 class _Rows(NamedTuple):
@@ -157,44 +210,51 @@ class _Rows(NamedTuple):
 
     call: "Call"
     number: int
-    own: "torch.Tensor"
+    own: list[int] | slice
     block: RowBlock
     raw: "torch.Tensor"
     offset: "torch.Tensor"
 
 
-def _reduced(rows: _Rows, octave: "torch.Tensor", sink: "torch.Tensor | None") -> Iterator[tuple[str, "torch.Tensor"]]:
+def _reduced(rows: _Rows, sink: "torch.Tensor | None") -> tuple["torch.Tensor", "torch.Tensor"]:
     """Sums over the queries of one block."""
     import torch
 
     block = rows.block
     scores, shift, seen = _as_softmax_takes_them(rows)
     masked = scores + seen.hidden
-    peak = masked.amax(dim=2)
-    if sink is not None:
-        peak = torch.maximum(peak, sink[:, None] - shift)
-    weights = masked.sub_(peak[:, :, None]).exp_()
-    mass = weights @ block.bins
-    total = on_keys = mass.sum(dim=2)
-    if sink is not None:
-        on_sink = (sink[:, None] - shift - peak).exp()
-        total = on_keys + on_sink
-        yield "q.sink", (on_sink / total).sum(dim=1)
-    yield "rows", torch.tensor(float(len(block.rows)))
-    yield "q.mass", (mass / total[:, :, None]).sum(dim=1)
-    leading = weights.gather(2, block.leading.clamp(min=0).expand(len(weights), -1, -1)) / total[:, :, None]
-    leading = leading * (block.leading >= 0)
-    yield "q.first", leading[:, :, 0].sum(dim=1)
-    yield "q.first4", leading.sum(dim=(1, 2))
-    entropy = on_keys.log() + peak - torch.linalg.vecdot(weights, scores) / on_keys
-    yield "q.effective", entropy.exp().sum(dim=1)
-    on_copies = (weights.transpose(0, 1) @ block.copies).transpose(0, 1) / total[:, :, None]
-    there = seen.share > 0
-    for column, name in enumerate(("induction", "duplicate")):
-        yield f"q.{name}", (on_copies[:, :, column] * there[:, column]).sum(dim=1)
-        yield f"{name}_rows", there[:, column].sum()
-        yield f"{name}_share", seen.share[:, column].sum()
-    yield from _explained(rows, scores, seen, octave)
+    weights = torch.softmax(masked, dim=2)
+    # log Σ exp of the scores, from the largest of them and its weight.
+    level = masked.amax(dim=2) - weights.amax(dim=2).log()
+    entropy = level - torch.linalg.vecdot(weights, scores)
+    # What a learned sink takes, the keys lose alike.
+    on_keys = torch.ones_like(level) if sink is None else torch.sigmoid(level + shift - sink[:, None])
+    leading = weights.gather(2, block.leading.clamp(min=0).expand(len(weights), -1, -1)) * (block.leading >= 0)
+    on_hits = weights.flatten(1)[:, block.hits]
+    on_copies = torch.zeros(len(weights), len(block.rows) * len(COPIES), device=weights.device)
+    on_copies = on_copies.index_add_(1, block.owners, on_hits).view(len(weights), -1, len(COPIES))
+    by_bin = block.bins.sums(weights)
+    masses = torch.cat([leading[:, :, :1], leading.sum(dim=2, keepdim=True), on_copies, by_bin], dim=2)
+    masses = masses * on_keys[:, :, None]
+    count = 2 + len(COPIES)
+    explained, score = _explained(rows, scores, seen)
+    own = torch.stack([entropy.exp(), 1 - on_keys], dim=2)
+    packed = torch.cat([own, masses[:, :, :count], explained, masses[:, :, count:], score], dim=2)
+    return widened(packed).sum(dim=1), seen.totals
+
+
+def unpacked(of_heads: "torch.Tensor", of_queries: "torch.Tensor", sink: bool) -> Sums:
+    """What `reduce_rows` gives, by name: `q.first`, ..., `q.mass` and `q.score` [heads, bins], `rows`, ..., `keys`."""
+    heads, queries = of_heads.cpu().numpy(), of_queries.cpu().numpy()
+    first, bins = len(OF_HEADS), len(queries) - len(OF_QUERIES)
+    named = {f"q.{name}": heads[:, number] for number, name in enumerate(OF_HEADS) if name != "sink" or sink}
+    return {
+        **named,
+        "q.mass": heads[:, first : first + bins],
+        "q.score": heads[:, first + bins :],
+        **{name: queries[number] for number, name in enumerate(OF_QUERIES)},
+        "keys": queries[len(OF_QUERIES) :],
+    }
 
 
 def _as_softmax_takes_them(rows: _Rows) -> tuple["torch.Tensor", "torch.Tensor", Visible]:
@@ -209,11 +269,12 @@ def _as_softmax_takes_them(rows: _Rows) -> tuple["torch.Tensor", "torch.Tensor",
     scores, shift = rows.raw, rows.offset
     if call.options.get("softcap"):
         scores, shift = capped(scores + shift[:, :, None], call.options), torch.zeros_like(shift)
-    masking = masking_of(call.module, call.options, block.rows, scores.shape[2])
+    if not any(call.options.get(name) is not None for name in ("attention_mask", "position_bias", "sliding_window")):
+        return scores, shift, block.causal
+    masking = masking_of(call.module, call.options, block.rows, call.key.shape[2])
     if masking.bias is not None:
         scores = scores + _aligned(masking.bias.float(), rows)
-    if masking.hidden is None:
-        return scores, shift, block.causal
+    assert masking.hidden is not None, "causal attention hides what comes later"
     seen = ~_aligned(masking.hidden, rows) & torch.isfinite(block.causal.hidden)
     return scores, shift, _visible(seen, block.position, block.copies, block.bins)
 
@@ -225,27 +286,24 @@ def _aligned(mask: "torch.Tensor", rows: _Rows) -> "torch.Tensor":
     return mask.gather(2, rows.block.position.expand(len(mask), -1, -1))
 
 
-def _explained(
-    rows: _Rows, scores: "torch.Tensor", seen: Visible, octave: "torch.Tensor"
-) -> Iterator[tuple[str, "torch.Tensor"]]:
-    """Mean scores by distance, and how much of the variance of scores the octave of the distance explains."""
+def _explained(rows: _Rows, scores: "torch.Tensor", seen: Visible) -> tuple["torch.Tensor", "torch.Tensor"]:
+    """[heads, rows, 2] how much of the variance of a query's scores the octave of the distance explains, and whether
+    that can be said; [heads, rows, bins] its raw scores by distance.
+    """
     import torch
 
     bins = rows.block.bins
     counted = scores * seen.scored
-    by_bin = counted @ bins
-    raw = by_bin if scores is rows.raw else (rows.raw * seen.scored) @ bins
-    yield "keys", seen.counts[0].sum(dim=0)
-    yield "q.score", (raw + rows.offset[:, :, None] * seen.counts).sum(dim=1)
-    by_octave, n = (by_bin @ octave).double(), (seen.counts @ octave).double()
+    by_bin = bins.sums(counted)
+    raw = by_bin if scores is rows.raw else bins.sums(rows.raw * seen.scored)
+    by_octave, n = (by_bin @ bins.octaves).double(), (seen.counts @ bins.octaves).double()
     squares = torch.linalg.vecdot(counted, counted).double()
     keys, groups = n.sum(dim=2), (n > 0).sum(dim=2)
-    centre = by_octave.sum(dim=2) ** 2 / keys.clamp(min=1)
+    spread = squares - by_octave.sum(dim=2) ** 2 / keys.clamp(min=1)
     within = squares - (by_octave**2 / n.clamp(min=1)).sum(dim=2)
-    spread = squares - centre
     # One octave alone explains nothing, and scores that do not vary have nothing to explain.
     valid = (groups > 1) & (keys > groups) & (spread > 1e-9 * squares.clamp(min=1e-30))
     # Each part over its degrees of freedom: octaves explain a share of noise too, the more the fewer keys there are.
     noise = (within / (keys - groups).clamp(min=1)) / (spread / (keys - 1).clamp(min=1)).masked_fill(~valid, 1)
-    yield "q.explained", (1 - noise).masked_fill(~valid, 0).sum(dim=1)
-    yield "q.explained_rows", valid.sum(dim=1)
+    explained = torch.stack([(1 - noise).masked_fill(~valid, 0), valid.double()], dim=2).float()
+    return explained, raw + rows.offset[:, :, None] * seen.counts
