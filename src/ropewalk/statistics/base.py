@@ -88,6 +88,16 @@ class Observation:
     shared: dict[Any, Any] = field(default_factory=dict)
     rotated: bool = True
 
+    def memory(self, name: str, shape: Sequence[int]) -> "torch.Tensor":
+        """A float32 tensor to work in, the same for all layers: taking a new one for each costs as much as the work."""
+        import torch
+
+        key = (name, tuple(shape), self.query.device)
+        if key not in self.shared:
+            self.shared[key] = torch.empty(key[1], device=self.query.device)
+        found: torch.Tensor = self.shared[key]
+        return found
+
     def vectors(self, kind: str) -> "torch.Tensor":
         """Queries for "q", keys for "k"."""
         return self.query if kind == "q" else self.key

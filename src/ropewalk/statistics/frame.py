@@ -219,22 +219,22 @@ class FrameAccumulator:
                 for start in range(0, len(seen.positions), BLOCK):
                     block = slice(start, start + BLOCK)
                     x, tables = vectors[block].float(), (cosines[block], sines[block])
-                    self._add(kind, x, tables, seen.shared)
+                    self._add(kind, x, tables, seen)
                     if self._streams:
                         turned = turned_back(x.transpose(0, 1), self._rotary, *tables)
                         self._streams[kind].update(turned[None], seen.positions[block])
         self._tokens += len(seen.documents) * len(seen.positions)
 
-    def _add(self, kind: str, x: "torch.Tensor", factors: Sequence["torch.Tensor"], memory: dict[Any, Any]) -> None:
+    def _add(self, kind: str, x: "torch.Tensor", tables: Sequence["torch.Tensor"], seen: Observation) -> None:
         import torch
 
         assert self._rotary is not None
-        # One piece of memory for all products: taking a new one each time costs as much as the products.
-        product = memory.setdefault(("frame", x.shape, x.device), torch.empty(x.shape, device=x.device))
-        parts = [torch.mul(x, factor, out=product).sum(dim=0) for factor in (*(one[:, None] for one in factors), x)]
+        product = seen.memory("product", x.shape)
+        parts = [torch.mul(x, factor, out=product).sum(dim=0) for factor in (*(one[:, None] for one in tables), x)]
         self._totals.add(f"{kind}.dimensions", torch.stack(parts, dim=1))
-        length = product[..., _index(self._rotary.first)] + product[..., _index(self._rotary.second)]
-        self._totals.add(f"{kind}.length", length.sqrt_().sum(dim=0))
+        first, second = (product[..., _index(dims)] for dims in (self._rotary.first, self._rotary.second))
+        length = torch.add(first, second, out=seen.memory("length", first.shape)).sqrt_()
+        self._totals.add(f"{kind}.length", length.sum(dim=0))
 
     def sums(self) -> Sums:
         """`n` tokens, and per kind `dimensions` [heads, 3, d], Σ x cos φ, Σ x sin φ and Σ x², and `length`

@@ -119,7 +119,8 @@ class ProfileAccumulator:
             # Tokens first, as models have them.
             x = seen.vectors(kind).transpose(1, 2).float()
             self._totals.add(f"{kind}.sum", self._bucket_sums(x))
-            self._totals.add(f"{kind}.square", self._bucket_sums(torch.linalg.vecdot(x, x)[..., None])[:, :, 0])
+            squares = torch.mul(x, x, out=seen.memory("squares", x.shape)).sum(dim=3, keepdim=True)
+            self._totals.add(f"{kind}.square", self._bucket_sums(squares)[:, :, 0])
         self._documents += len(seen.documents)
 
     def _bucket_sums(self, x: "torch.Tensor") -> "torch.Tensor":
