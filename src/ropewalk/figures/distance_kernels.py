@@ -68,7 +68,6 @@ def draw(view: View, *, heads: Sequence[Head] | None = None, checkpoint: str | N
     (layer, head) pairs, `checkpoint` a name or label (the last by default); without heads a few are chosen, from the
     best to the worst predicted.
     """
-    view = view.on("pooled")
     index, shown = chosen(view, heads, checkpoint, default_heads)
     rows, part = view.rows("distance", index), view.parts[index]
     figure, axes = panels(len(shown), "distance (tokens)", "score − its mean")
@@ -118,7 +117,6 @@ def centred(curve: pd.DataFrame, column: str) -> "pd.Series[float]":
 
 def caption(view: View, source: str, *, heads: Sequence[Head] | None = None, checkpoint: str | None = None) -> Caption:
     """How well K predicts the measured curve over all heads of the checkpoint, and where it does not."""
-    view = view.on("pooled")
     index, shown = chosen(view, heads, checkpoint, default_heads)
     one = view.select([index])
     return Caption(

@@ -21,6 +21,8 @@ from ropewalk.summary.view import View
 COUNT = 4
 """Checkpoints that there is room for beside each other."""
 COLOUR_MAP = "RdBu_r"
+TICKS = np.linspace(0.02, 0.98, 7)
+"""Where numbers stand along the bar of colours: rounded, they must not lie beyond its ends."""
 ROBUST = 99
 """Percentile of the sizes of centred K at which the colours end."""
 
@@ -51,7 +53,7 @@ def draw(view: View, *, checkpoints: Sequence[str] | None = None) -> Figure:
     if mesh is not None:
         bar = figure.colorbar(mesh, ax=list(axes), location="bottom", shrink=0.75, aspect=40, pad=0.02, extend="both")
         bar.outline.set_visible(False)
-        ticks = [float(f"{tick:.1g}") for tick in norm.inverse(np.linspace(0, 1, 7))]
+        ticks = [float(f"{tick:.2g}") for tick in norm.inverse(TICKS)]
         bar.set_ticks(ticks, labels=[f"{tick:g}".replace("-", "−") for tick in ticks])
         bar.minorticks_off()
         hatched = "" if all(one.known.all() for one in maps) else "; hatched: no kernel"
@@ -84,7 +86,7 @@ def _panel(ax: Any, one: Kernels, norm: AsinhNorm, last: float) -> Any:
         return None
     if one.edges[-1] < last:
         # Distances that a shorter context does not have are no missing numbers.
-        ax.axvspan(one.edges[-1] - 0.5, last, facecolor="white", edgecolor="none", zorder=1.5, gid="beyond")
+        ax.axvspan(one.edges[-1] - 0.5, last, facecolor="white", edgecolor="none", zorder=3.5, gid="beyond")
     ways = one.tally().ways
     ax.annotate(
         f"{ways[NEAR]} {NEAR}, {ways[FAR]} {FAR},\n{ways[BOTH]} {BOTH}, {ways[FLAT]} {FLAT}",
@@ -132,8 +134,8 @@ def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None
             selection_step(view, checkpoints, COUNT),
             f"**Which way a kernel goes**: {FLAT} where it spans less than {LEAST} nats or no more than its error; "
             f"else {NEAR} or {FAR} where its net fall or rise from the first bin to the last is more than "
-            f"{ONE_WAY:.0%} of all its ups and downs from bin to bin; else {BOTH}. Undecided are heads that stand nearer "
-            "to one of these limits than their error, with errors of bins taken as independent.",
+            f"{ONE_WAY:.0%} of all its ups and downs from bin to bin; else {BOTH}. Undecided are heads that stand "
+            "nearer to one of these limits than their error, with errors of bins taken as independent.",
             aggregation="counts over heads with a kernel; a change of a count is called one where it is more than the "
             "heads undecided at both ends.",
             drawing=f'cells in the "{COLOUR_MAP}" colour map, each head less its mean over the bins.',

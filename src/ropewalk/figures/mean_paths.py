@@ -50,7 +50,6 @@ def draw(view: View, *, heads: Sequence[Head] | None = None, checkpoint: str | N
     Each kind is centred on its mean over tokens. `heads` are (layer, head) pairs, `checkpoint` a name or label (the
     last by default); without heads a few are chosen, from the straightest to the most bent.
     """
-    view = view.on("pooled")
     index, shown = chosen(view, heads, checkpoint, default_heads)
     rows, part = view.rows("profiles", index), view.parts[index]
     figure, axes = panels(len(shown), "position (tokens)", "PC0 − its mean")
@@ -110,7 +109,6 @@ def missed(kind: str) -> Measure:
 
 def caption(view: View, source: str, *, heads: Sequence[Head] | None = None, checkpoint: str | None = None) -> Caption:
     """How much of the position signal a straight line misses over all heads, and in how many heads it misses any."""
-    view = view.on("pooled")
     index, shown = chosen(view, heads, checkpoint, default_heads)
     one = view.select([index])
     return Caption(

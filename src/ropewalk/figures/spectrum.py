@@ -39,8 +39,8 @@ PER_OCTAVE = 2
 """Bins of wavelength / context per octave, where layers do not share their frequencies."""
 SAME = 1e-3
 """Wavelengths of a pair that differ by less over layers are one."""
-TONES = (0.88, 0.05)
-"""Ends of the colour map for the first and the last checkpoint: light enough to differ, dark enough to be seen."""
+TONES = (0.05, 0.88)
+"""Ends of the colour map for the last and the first checkpoint: light enough to differ, dark enough to be seen."""
 WAVELENGTH = "the kernel's wavelength in octaves above the context, as a mean over heads,"
 MARKS = ("o", "s", "^", "D", "v", "P")
 
@@ -58,7 +58,7 @@ def draw(view: View, *, checkpoints: Sequence[str] | None = None) -> Figure:
     without them the first and the last of each phase (of many phases a few), or a few models.
     """
     view = selected(view, checkpoints, shown_checkpoints(view))
-    colours = matplotlib.colormaps["viridis"](np.linspace(*TONES, len(view.lineup)))
+    colours = matplotlib.colormaps["viridis"](np.linspace(*TONES, len(view.lineup))[::-1])
     figure = page(7.0, 6.4)
     grid = figure.subplots(3, 2, sharex=True, sharey="row")
     for ax, panel in zip(grid.flat, PANELS, strict=False):
