@@ -14,7 +14,7 @@ from ropewalk.figures.production import steps
 from ropewalk.figures.selection import OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import page, plain, shortened, style
-from ropewalk.figures.wording import NATS, SHARE, capitalised, overall, titled
+from ropewalk.figures.wording import NATS, SHARE, capitalised, overall, takeaway, titled
 from ropewalk.summary.measures import Mean
 from ropewalk.summary.view import View
 
@@ -51,7 +51,7 @@ def draw(view: View, *, checkpoints: Sequence[str] | None = None) -> Figure:
         ax.set_title(plain(shortened(label, 18 if count > 2 else 24)), fontweight="bold", pad=24)
     axes[0].set_ylabel("layer")
     if mesh is not None:
-        bar = figure.colorbar(mesh, ax=list(axes), location="bottom", shrink=0.75, aspect=40, pad=0.02, extend="both")
+        bar = figure.colorbar(mesh, ax=list(axes), location="bottom", shrink=0.75, aspect=40, pad=0.04, extend="both")
         bar.outline.set_visible(False)
         ticks = [float(f"{tick:.2g}") for tick in norm.inverse(TICKS)]
         bar.set_ticks(ticks, labels=[f"{tick:g}".replace("-", "−") for tick in ticks])
@@ -113,17 +113,19 @@ def _panel(ax: Any, one: Kernels, norm: AsinhNorm, last: float) -> Any:
 def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None) -> Caption:
     """How many heads prefer near keys, far ones, or go both ways, and how that changes."""
     shown = selected(view, checkpoints, COUNT)
+    whole = shown if checkpoints else view
+    ranges = whole.track(Mean("kernel_range"))
     counts = [kernels(shown, index).tally() for index in range(len(shown.lineup))]
     return Caption(
         titled("Kernels of All Heads", shown),
         (
             *_finding(shown, counts),
-            f"{capitalised(overall(view, 'the mean range of K', view.track(Mean('kernel_range')), NATS))}.",
+            f"{capitalised(overall(whole, 'the mean range of K', ranges, NATS))}.",
             f"Rows are heads, by layer and then head, at {', '.join(shown.lineup.labels)}; columns are distances on an "
             "axis that is logarithmic in distance + 1. Red is K above its mean over the bins (keys at this distance "
-            "score higher), blue below; thin lines part layers, hatched rows have no kernel (no RoPE). Colours mean "
-            f"the same at all {shown.lineup.noun}s: linear up to about the median size, logarithmic beyond it, ending "
-            f"at the {ROBUST}th percentile.",
+            "score higher), blue below; thin lines part layers, hatched rows have no kernel, as in layers without "
+            f"RoPE. Colours mean the same at all {shown.lineup.noun}s: linear up to about the median size, logarithmic "
+            f"beyond it, ending at the {ROBUST}th percentile.",
         ),
         steps(
             view,
@@ -141,7 +143,8 @@ def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None
             drawing=f'cells in the "{COLOUR_MAP}" colour map, each head less its mean over the bins.',
             checkpoints=checkpoints,
         ),
-        _takeaway(shown, counts),
+        f"{takeaway(whole, [('the mean range of K', ranges, NATS)]).removesuffix('.')}; at {shown.lineup.labels[-1]} K "
+        f"falls with distance in {counts[-1].ways[NEAR]} of {counts[-1].total} heads.",
     )
 
 
@@ -161,8 +164,8 @@ def _finding(view: View, counts: Sequence[Count]) -> list[str]:
     verdict = verdicts[most] if ahead else "No one way of the kernels has a majority"
     undecided = f"; {last.undecided} are undecided" if view.has_errors else ""
     text = (
-        f"**{verdict}** at {label}: of {last.total} heads with RoPE, K falls with distance in {last.ways[NEAR]}, rises "
-        f"in {last.ways[FAR]}, goes both ways in {last.ways[BOTH]} and is flat in {last.ways[FLAT]}{undecided}."
+        f"**{verdict}** at {label}: of {last.total} heads with a kernel, K falls with distance in {last.ways[NEAR]}, "
+        f"rises in {last.ways[FAR]}, goes both ways in {last.ways[BOTH]} and is flat in {last.ways[FLAT]}{undecided}."
     )
     return [f"{text} {_change(view, counts)}".strip()]
 
@@ -188,15 +191,6 @@ def _change(view: View, counts: Sequence[Count]) -> str:
         return f"Since {labels[0]} no way gained or lost {'more heads than are undecided' if unsure else 'a head'}."
     texts = [f"{way} from {first.ways[way]} to {last.ways[way]}" for way in moved]
     return f"Since {labels[0]} their numbers changed: {', '.join(texts)}."
-
-
-def _takeaway(view: View, counts: Sequence[Count]) -> str:
-    last = counts[-1]
-    if not last.total:
-        return f"At {view.lineup.labels[-1]} there are no kernels to show."
-    share = SHARE.number(last.ways[NEAR] / last.total)
-    text = f"At {view.lineup.labels[-1]}, {share}% of the kernels fall with distance"
-    return f"{text}. {_change(view, counts)}".strip()
 
 
 FIGURE = FigureSpec(

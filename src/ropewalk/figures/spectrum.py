@@ -145,11 +145,11 @@ def octaves(column: str, over_context: bool = True) -> Measure:
 def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None) -> Caption:
     """Which wavelengths carry the energy and which the kernel, and how much of both lies beyond the context."""
     shown = selected(view, checkpoints, shown_checkpoints(view))
-    last = len(shown.lineup) - 1
+    whole, last = shown if checkpoints else view, len(shown.lineup) - 1
     return Caption(
         titled("Spectrum", shown),
         (
-            " ".join([*_finding(shown, last), *_wavelength(view)]),
+            " ".join([*_finding(shown, last), *_wavelength(whole)]),
             *_peaks(shown, last),
             "Each point is the share that one pair of dimensions has, over its wavelength as a part of the context "
             "(dashed: the two are equal; pairs to the right of it do not turn once within the context), as a mean over "
@@ -170,7 +170,7 @@ def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None
             drawing="five panels with the same wavelengths, those of queries and keys with the same range.",
             checkpoints=checkpoints,
         ),
-        takeaway(view, [(WAVELENGTH, view.track(octaves("kernel_wavelength")), OCTAVES)]),
+        takeaway(whole, [(WAVELENGTH, whole.track(octaves("kernel_wavelength")), OCTAVES)]),
     )
 
 
