@@ -353,10 +353,14 @@ def test_folders_are_numbered_without_a_gap():
         "07_concordance",
         "08_category_flows",
         "09_axis_choice",
+        "10_distance_kernels",
+        "11_kernel_map",
+        "12_spectrum",
+        "13_mean_paths",
     ]
 
 
-@pytest.mark.parametrize("figure", FIGURES, ids=NAMES)
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
 def test_a_figure_is_a_module_of_its_name_with_the_options_it_says(figure):
     assert figure.drawing.__module__ == figure.wording.__module__ == f"ropewalk.figures.{figure.name}"
     for function, needed in ((figure.drawing, ["view"]), (figure.wording, ["view", "source"])):

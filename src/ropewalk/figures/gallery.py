@@ -12,9 +12,13 @@ from ropewalk.figures import (
     concordance,
     depth_heatmap_r_k,
     depth_heatmap_r_q,
+    distance_kernels,
     explained_variance,
+    kernel_map,
+    mean_paths,
     phase_portraits,
     position_signal,
+    spectrum,
     taxonomy_evolution,
 )
 from ropewalk.figures.caption import to_markdown
@@ -33,6 +37,10 @@ FIGURES: tuple[FigureSpec, ...] = (
     concordance.FIGURE,
     category_flows.FIGURE,
     axis_choice.FIGURE,
+    distance_kernels.FIGURE,
+    kernel_map.FIGURE,
+    spectrum.FIGURE,
+    mean_paths.FIGURE,
 )
 
 

@@ -1,7 +1,8 @@
 """How a figure was made: the numbered steps that every caption ends with."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +21,15 @@ def steps(
     drawing: str,
     errors: str = "",
     checkpoints: Sequence[str] | None = None,
+    options: Mapping[str, Any] = {},
 ) -> tuple[str, ...]:
     """Source, the heads it holds, `extra` steps, aggregation, errors, drawing, and how to draw the figure again.
 
-    `errors` says what an error is where that is not the usual ±; `checkpoints` are those the figure was asked for.
+    `errors` says what an error is where that is not the usual ±; `checkpoints` are those the figure was asked for,
+    `options` others that it was drawn with (None where they were not given).
     """
     chosen = f", checkpoints={json.dumps(list(checkpoints), ensure_ascii=False)}" if checkpoints else ""
+    chosen += "".join(f", {name}={value!r}" for name, value in options.items() if value is not None)
     chosen += f', axis="{view.axis}"' if view.axis != "pooled" else ""
     turned = f" --axis {view.axis}" if view.axis != "pooled" else ""
     return (

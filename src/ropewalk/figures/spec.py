@@ -54,11 +54,17 @@ class FigureSpec:
 
     def draw(self, view: View, *, axis: str | None = None, **options: Any) -> Figure:
         """The figure of a view."""
-        return self.drawing(view if axis is None else view.on(axis), **options)
+        return self.drawing(self._turned(view, axis), **options)
 
     def caption(self, view: View, source: str, *, axis: str | None = None, **options: Any) -> Caption:
         """Its caption, with the same options."""
-        return self.wording(view if axis is None else view.on(axis), source, **options)
+        return self.wording(self._turned(view, axis), source, **options)
+
+    def _turned(self, view: View, axis: str | None) -> View:
+        """The view on the axis that is asked for; as published where the figure does not depend on it."""
+        if not self.on_axis:
+            return view.on("pooled")
+        return view if axis is None else view.on(axis)
 
     def check_options(self, names: Iterable[str]) -> None:
         """Say which of these options the figure does not take."""

@@ -37,6 +37,8 @@ class Unit:
 
 CORRELATION = Unit(3, 1.0, "", "")
 SHARE = Unit(1, 100.0, "%", " percentage points")
+NATS = Unit(2, 1.0, " nats", " nats")
+OCTAVES = Unit(2, 1.0, "", " octaves")
 
 WHERE: Mapping[str, str] = {
     "pooled": "on PC0",
@@ -75,6 +77,9 @@ PHRASES: Mapping[str, Phrase] = {
     "mean_explained_variance": Phrase("the mean share of variance on PC0", SHARE),
     **{f"share_{category}": Phrase(f"the share of {category} heads", SHARE) for category in CATEGORIES},
     f"discordant_{DOMINATED}": Phrase(f"the share that is {DOMINATED} and discordant", SHARE),
+    "mean_kernel_r": Phrase("the mean correlation of K with the measured score over distance", CORRELATION),
+    "mean_bend_q": Phrase("the mean share of queries' variance on PC0 that bends with position", SHARE),
+    "mean_bend_k": Phrase("the mean share of keys' variance on PC0 that bends with position", SHARE),
 }
 """Of those of `ropewalk.summary.measures.MEASURES` that captions speak of."""
 

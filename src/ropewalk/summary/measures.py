@@ -180,6 +180,9 @@ MEASURES: Mapping[str, Measure] = {
             ("discordant", discordant(among)),
         )
     },
+    "mean_kernel_r": Mean("kernel_r"),
+    "mean_bend_q": Mean("bend_q"),
+    "mean_bend_k": Mean("bend_k"),
 }
 
 

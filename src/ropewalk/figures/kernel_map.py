@@ -1,0 +1,206 @@
+"""Kernels of all heads: K by head and distance, at a few checkpoints beside each other."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import AsinhNorm
+from matplotlib.figure import Figure
+
+from ropewalk.figures.caption import Caption
+from ropewalk.figures.head_panels import log_axis, nothing
+from ropewalk.figures.kernels import BOTH, FAR, FLAT, LEAST, NEAR, ONE_WAY, WAYS, Count, Kernels, kernels
+from ropewalk.figures.production import steps
+from ropewalk.figures.selection import OPTIONS, selected, selection_step
+from ropewalk.figures.spec import FigureSpec
+from ropewalk.figures.style import page, plain, shortened, style
+from ropewalk.figures.wording import NATS, SHARE, capitalised, overall, takeaway, titled
+from ropewalk.summary.measures import Mean
+from ropewalk.summary.view import View
+
+COUNT = 4
+"""Checkpoints that there is room for beside each other."""
+COLOUR_MAP = "RdBu_r"
+TICKS = np.linspace(0.02, 0.98, 7)
+"""Where numbers stand along the bar of colours: rounded, they must not lie beyond its ends."""
+ROBUST = 99
+"""Percentile of the sizes of centred K at which the colours end."""
+
+
+@style()
+def draw(view: View, *, checkpoints: Sequence[str] | None = None) -> Figure:
+    """K less its mean over the bins as colour, a row per head (by layer, then head) and a column per bin of distances.
+
+    The same colours mean the same at all checkpoints; they are linear near 0 and logarithmic beyond the median size, so
+    that a few strong heads do not drown the others. Hatched rows have no kernel. `checkpoints` are names or labels;
+    without them up to four are chosen: the first, ends of phases, the last.
+    """
+    view = selected(view, checkpoints, COUNT)
+    count = len(view.lineup)
+    maps = [kernels(view, index) for index in range(count)]
+    rows = max(len(one.heads) for one in maps)
+    figure = page(5.2 if count < 3 else 7.0, 1.7 + min(max(0.03 * rows, 0.35), 5.6))
+    axes = figure.subplots(1, count, squeeze=False)[0]
+    norm = _norm(maps)
+    last = max((one.edges[-1] for one in maps if len(one.edges)), default=1.0)
+    mesh = None
+    for ax, label, one in zip(axes, view.lineup.labels, maps, strict=True):
+        mesh = _panel(ax, one, norm, last) or mesh
+        log_axis(ax, last, most=4 if count > 2 else 6)
+        ax.set_xlabel("distance (tokens)")
+        ax.set_title(plain(shortened(label, 18 if count > 2 else 24)), fontweight="bold", pad=24)
+    axes[0].set_ylabel("layer")
+    if mesh is not None:
+        bar = figure.colorbar(mesh, ax=list(axes), location="bottom", shrink=0.75, aspect=40, pad=0.04, extend="both")
+        bar.outline.set_visible(False)
+        ticks = [float(f"{tick:.2g}") for tick in norm.inverse(TICKS)]
+        bar.set_ticks(ticks, labels=[f"{tick:g}".replace("-", "−") for tick in ticks])
+        bar.minorticks_off()
+        hatched = "" if all(one.known.all() for one in maps) else "; hatched: no kernel"
+        bar.set_label(f"$K$ − its mean over distances (nats){hatched}")
+    return figure
+
+
+def _norm(maps: Sequence[Kernels]) -> AsinhNorm:
+    """Colours for the sizes of all kernels that are shown."""
+    sizes = np.concatenate([np.abs(one.centred[np.isfinite(one.centred)]) for one in maps])
+    sizes = sizes[sizes > 0] if (sizes > 0).any() else np.ones(1)
+    return AsinhNorm(float(np.median(sizes)), vmin=-np.percentile(sizes, ROBUST), vmax=np.percentile(sizes, ROBUST))
+
+
+def _panel(ax: Any, one: Kernels, norm: AsinhNorm, last: float) -> Any:
+    """The kernels of one checkpoint; returns its cells, or None where it has none."""
+    rows = len(one.heads)
+    ax.patch.set(facecolor="#ededed", edgecolor="#b0b0b0", hatch="/////")
+    ax.set_ylim(rows, 0)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+    layers, starts = np.unique(one.heads[:, 0], return_index=True)
+    stops = np.append(starts[1:], rows)
+    for start in starts[1:]:
+        ax.axhline(start, color="#333333", linewidth=0.4, zorder=3, gid="layer line")
+    stride = -(-len(layers) // 12)
+    ax.set_yticks(((starts + stops) / 2)[::stride], layers[::stride].tolist())
+    if not one.known.any():
+        nothing(ax, "no head with\na kernel")
+        return None
+    if one.edges[-1] < last:
+        # Distances that a shorter context does not have are no missing numbers.
+        ax.axvspan(one.edges[-1] - 0.5, last, facecolor="white", edgecolor="none", zorder=3.5, gid="beyond")
+    ways = one.tally().ways
+    ax.annotate(
+        f"{ways[NEAR]} {NEAR}, {ways[FAR]} {FAR},\n{ways[BOTH]} {BOTH}, {ways[FLAT]} {FLAT}",
+        (0.5, 1.0),
+        (0, 3),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        fontsize=7,
+        gid="counts",
+    )
+    # Edges half a token below whole distances, so that each stands in the middle of its column.
+    return ax.pcolormesh(
+        one.edges - 0.5,
+        np.arange(rows + 1),
+        np.ma.masked_invalid(one.centred),
+        cmap=COLOUR_MAP,
+        norm=norm,
+        rasterized=True,
+    )
+
+
+def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None) -> Caption:
+    """How many heads prefer near keys, far ones, or go both ways, and how that changes."""
+    shown = selected(view, checkpoints, COUNT)
+    whole = shown if checkpoints else view
+    ranges = whole.track(Mean("kernel_range"))
+    counts = [kernels(shown, index).tally() for index in range(len(shown.lineup))]
+    return Caption(
+        titled("Kernels of All Heads", shown),
+        (
+            *_finding(shown, counts),
+            f"{capitalised(overall(whole, 'the mean range of K', ranges, NATS))}.",
+            f"Rows are heads, by layer and then head, at {', '.join(shown.lineup.labels)}; columns are distances on an "
+            "axis that is logarithmic in distance + 1. Red is K above its mean over the bins (keys at this distance "
+            "score higher), blue below; thin lines part layers, hatched rows have no kernel, as in layers without "
+            f"RoPE. Colours mean the same at all {shown.lineup.noun}s: linear up to about the median size, logarithmic "
+            f"beyond it, ending at the {ROBUST}th percentile.",
+        ),
+        steps(
+            view,
+            source,
+            FIGURE.name,
+            "**Table**: `distance.csv` beside it, a row per head and bin of distances (one by one up to 8, then four "
+            "per octave).",
+            selection_step(view, checkpoints, COUNT),
+            f"**Which way a kernel goes**: {FLAT} where it spans less than {LEAST} nats or no more than its error; "
+            f"else {NEAR} or {FAR} where its net fall or rise from the first bin to the last is more than "
+            f"{ONE_WAY:.0%} of all its ups and downs from bin to bin; else {BOTH}. Undecided are heads that stand "
+            "nearer to one of these limits than their error, with errors of bins taken as independent.",
+            aggregation="counts over heads with a kernel; a change of a count is called one where it is more than the "
+            "heads undecided at both ends.",
+            drawing=f'cells in the "{COLOUR_MAP}" colour map, each head less its mean over the bins.',
+            checkpoints=checkpoints,
+        ),
+        f"{takeaway(whole, [('the mean range of K', ranges, NATS)]).removesuffix('.')}; at {shown.lineup.labels[-1]} K "
+        f"falls with distance in {counts[-1].ways[NEAR]} of {counts[-1].total} heads.",
+    )
+
+
+def _finding(view: View, counts: Sequence[Count]) -> list[str]:
+    """What most heads of the last checkpoint do, and what they did at the first."""
+    last, label = counts[-1], view.lineup.labels[-1]
+    if not last.total:
+        return [f"At {label} no head has a kernel."]
+    most = max(WAYS, key=lambda way: last.ways[way])
+    verdicts = {
+        NEAR: "Most kernels prefer near keys",
+        FAR: "Most kernels prefer far keys",
+        BOTH: "Most kernels go both ways",
+        FLAT: "Most kernels are flat",
+    }
+    ahead = 2 * last.ways[most] - last.total > 2 * last.undecided
+    verdict = verdicts[most] if ahead else "No one way of the kernels has a majority"
+    undecided = f"; {last.undecided} are undecided" if view.has_errors else ""
+    text = (
+        f"**{verdict}** at {label}: of {last.total} heads with a kernel, K falls with distance in {last.ways[NEAR]}, "
+        f"rises in {last.ways[FAR]}, goes both ways in {last.ways[BOTH]} and is flat in {last.ways[FLAT]}{undecided}."
+    )
+    return [f"{text} {_change(view, counts)}".strip()]
+
+
+def _change(view: View, counts: Sequence[Count]) -> str:
+    """Which ways gained or lost heads between the first and the last checkpoint shown; a range over models."""
+    first, last = counts[0], counts[-1]
+    labels = view.lineup.labels
+    if len(counts) == 1:
+        return ""
+    if not view.lineup.training:
+        # At least the last one has kernels.
+        shares = [(one.ways[NEAR] / one.total, label) for one, label in zip(counts, labels, strict=True) if one.total]
+        (low, lowest), (high, highest) = min(shares), max(shares)
+        ends = f"lies between {SHARE.number(low)}% ({lowest}) and {SHARE.number(high)}% ({highest})"
+        found = ends if low < high else f"is {SHARE.number(low)}% throughout"
+        return f"Over the {view.lineup.noun}s shown, the share of heads whose K falls with distance {found}."
+    if first.total != last.total:
+        return ""
+    unsure = first.undecided + last.undecided
+    moved = [way for way in WAYS if abs(last.ways[way] - first.ways[way]) > unsure]
+    if not moved:
+        return f"Since {labels[0]} no way gained or lost {'more heads than are undecided' if unsure else 'a head'}."
+    texts = [f"{way} from {first.ways[way]} to {last.ways[way]}" for way in moved]
+    return f"Since {labels[0]} their numbers changed: {', '.join(texts)}."
+
+
+FIGURE = FigureSpec(
+    "kernel_map",
+    "Kernels of all heads",
+    draw,
+    caption,
+    own_options=OPTIONS,
+    on_axis=False,
+    columns=("kernel_range",),
+    tables=("distance",),
+    statistic="behaviour",
+)
