@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ropewalk.figures.style import KEY_SIZE, MANY
 from ropewalk.summary.lineup import Lineup
 from ropewalk.summary.measures import deviation
-from ropewalk.summary.tracks import Track
+from ropewalk.summary.tracks import Gap, Track
 from ropewalk.summary.view import View
 
 HOLLOW: dict[str, Any] = {"color": KEY_SIZE, "marker": "s", "markerfacecolor": "white", "linestyle": (0, (3, 2))}
@@ -43,7 +43,7 @@ def reference(ax: Any, lineup: Lineup, track: Track | None, null: Null, colour: 
     return True
 
 
-def curve(ax: Any, lineup: Lineup, track: Track, shift: float = 0.0, **options: Any) -> None:
+def curve(ax: Any, lineup: Lineup, track: Track | Gap, shift: float = 0.0, **options: Any) -> None:
     """A measure as markers, joined only where one checkpoint grew out of the other, with its standard errors.
 
     Markers that are not joined stand `shift` to the right of their checkpoint, beside those of other curves.

@@ -9,7 +9,7 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from ropewalk.geometry.taxonomy import CATEGORIES
+from ropewalk.geometry.taxonomy import CATEGORIES, MIXED
 from ropewalk.summary.view import NO_CATEGORY
 
 WIDTH = 5.2
@@ -52,7 +52,14 @@ CATEGORY_COLOURS: Mapping[str, Colour] = {
 }
 """Apart in lightness too, so that they stay apart for colour-blind readers."""
 
-MARKERS = {"o": "circles", "s": "squares", "^": "triangles", "D": "diamonds"}
+CATEGORY_LINES: Mapping[str, Colour] = {
+    **{category: CATEGORY_COLOURS[category] for category in CATEGORIES},
+    MIXED: Colour("#9a9a9a", "gray"),
+}
+"""Of lines and markers, which are too thin for the pale gray of areas."""
+CATEGORY_MARKERS: Mapping[str, str] = dict(zip(CATEGORIES, ("o", "^", "v", "s", "D"), strict=True))
+
+MARKERS = {"o": "circles", "s": "squares", "^": "triangles", "v": "triangles on their tip", "D": "diamonds"}
 """What captions call the markers of the figures."""
 
 
