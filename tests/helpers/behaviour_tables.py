@@ -38,7 +38,7 @@ def behaviour(
     layer, head = np.repeat(np.arange(layers), heads), np.tile(np.arange(heads), layers)
     rope = (layer % 4 != 3) if nope else np.ones(count, dtype=bool)
     strength = np.where(rope, rng.uniform(0.0, 1.0, count), rng.uniform(0.0, 0.45, count))
-    own = rng.uniform(0.0, 1.0, count)
+    own, drift = rng.uniform(0.0, 1.0, (2, count))
     noise = {name: rng.normal(0, 0.03, count) for name in ("r_q", "r_k", "q", "k", "r2", "first", "induction")}
     side = np.where(rng.uniform(size=count) < 0.15, -1.0, 1.0)
     weights = rng.gamma(2.0, 1.0, (count, len(octaves(context)) + 2))
@@ -57,7 +57,11 @@ def behaviour(
         family = ("Llama", "Qwen", "SmolLM", "OLMo 2")[index * 4 // checkpoints]
         columns = {
             "checkpoint": f"{family}-{index}" if models else f"stage{phase + 1}-step-{index * 40000}",
-            "phase": "" if models else f"stage {phase + 1}" if phase < 3 else f"LC {4 * 8 ** (phase - 3)}K->32K",
+            "phase": ""
+            if models
+            else f"stage {phase + 1}"
+            if phase < 3
+            else f"LC {4 * 8 ** (phase - 3)}K->{32 * 2 ** (phase - 3)}K",
             "step": pd.NA if models else index * 40000,
             "label": f"{family}-{index}B" if models else f"S{phase + 1}-{index * 40}K",
             "family": family if models else "",
@@ -86,7 +90,7 @@ def behaviour(
         }
         if axes:
             columns |= {"r_q_centred": np.clip(r_q - 0.05, 0, 1), "r_k_centred": side * size * 0.9}
-            columns |= {"r_q_drift": own, "r_k_drift": 1 - 0.5 * own}
+            columns |= {"r_q_drift": drift, "r_k_drift": 1 - 0.5 * drift}
         if sink:
             columns["mass_sink"] = np.full(count, 1 - kept)
         tables.append(pd.DataFrame(columns))

@@ -8,11 +8,13 @@ from typing import Any
 from ropewalk.errors import RopewalkError
 from ropewalk.figures import (
     axis_choice,
+    category_behaviour,
     category_flows,
     concordance,
     depth_heatmap_r_k,
     depth_heatmap_r_q,
     explained_variance,
+    fixed_share,
     phase_portraits,
     position_signal,
     taxonomy_evolution,
@@ -33,6 +35,8 @@ FIGURES: tuple[FigureSpec, ...] = (
     concordance.FIGURE,
     category_flows.FIGURE,
     axis_choice.FIGURE,
+    category_behaviour.FIGURE,
+    fixed_share.FIGURE,
 )
 
 

@@ -37,6 +37,7 @@ class Unit:
 
 CORRELATION = Unit(3, 1.0, "", "")
 SHARE = Unit(1, 100.0, "%", " percentage points")
+KEYS = Unit(1, 1.0, " keys", " keys")
 
 WHERE: Mapping[str, str] = {
     "pooled": "on PC0",
@@ -75,6 +76,9 @@ PHRASES: Mapping[str, Phrase] = {
     "mean_explained_variance": Phrase("the mean share of variance on PC0", SHARE),
     **{f"share_{category}": Phrase(f"the share of {category} heads", SHARE) for category in CATEGORIES},
     f"discordant_{DOMINATED}": Phrase(f"the share that is {DOMINATED} and discordant", SHARE),
+    "mean_mass_first": Phrase("mean attention on the first token", SHARE),
+    "mean_mass_first4": Phrase("mean attention on the first four tokens", SHARE),
+    "mean_mass_sink": Phrase("mean attention on the learned sink", SHARE),
 }
 """Of those of `ropewalk.summary.measures.MEASURES` that captions speak of."""
 

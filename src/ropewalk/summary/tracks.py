@@ -132,9 +132,7 @@ class Gap:
 
     @cached_property
     def _estimates(self) -> list[Estimate]:
-        return [
-            after.since(before) for before, after in zip(self.before.readings, self.after.readings, strict=True)
-        ]
+        return [after.since(before) for before, after in zip(self.before.readings, self.after.readings, strict=True)]
 
     @cached_property
     def values(self) -> NDArray[np.float64]:
