@@ -47,6 +47,11 @@ class Kind(NamedTuple):
         """The correlation of the two columns over heads."""
         return f"correlation_{self.share}_{'abs_' if self.r == 'r_k' else ''}{self.r}"
 
+    @property
+    def too_few(self) -> str:
+        """What is said where there is no correlation."""
+        return f"too few heads have a fixed share of {self.noun} and {self.name} to say whether one goes with the other"
+
     def points(self, sample: Sample) -> tuple[Any, Any]:
         """Fixed share and size of the correlation [heads]."""
         # Queries are oriented so that their correlation is no less than 0.
@@ -80,9 +85,9 @@ def draw(view: View) -> Figure:
         for ax, (name, other) in zip(line, turned.items(), strict=True):
             points = _panel(ax, kind, other.samples[-1], other.track(kind.measure))
             if ax in grid[0]:
-                ax.set_title(AXIS_NAMES[name])
-            ax.tick_params(labelleft=ax is line[0])
+                ax.set_title(AXIS_NAMES[name], pad=16)
             ax.set_xlabel(f"fixed share, {kind.noun}")
+            ax.tick_params(labelleft=ax is line[0] or ax.get_ylim() != line[0].get_ylim())
         line[0].set_ylabel(kind.label)
     bar = figure.colorbar(points, ax=list(grid.flat), aspect=34, pad=0.01, fraction=0.04)
     bar.outline.set_visible(False)
@@ -100,12 +105,15 @@ def _panel(ax: Any, kind: Kind, sample: Sample, track: Track) -> Any:
     x, y = kind.points(sample)
     drawn = {"s": 11, "cmap": DEPTHS, "vmin": 0, "vmax": 1, "alpha": 0.85, "edgecolors": "white", "linewidths": 0.3}
     points = ax.scatter(x, y, c=depth, gid=kind.share, **drawn)
-    ax.set(xlim=LIMITS, ylim=LIMITS, xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
+    # Off PC0 the queries' correlation may be below 0.
+    below = bool((y < LIMITS[0]).any())
+    ax.set(xlim=LIMITS, xticks=[0, 0.5, 1])
+    ax.set(ylim=(-LIMITS[1], LIMITS[1]) if below else LIMITS, yticks=[-1, 0, 1] if below else [0, 0.5, 1])
     last = track.at(len(track.values) - 1)
     if not np.isnan(last.value):
-        back = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0}
+        above = {"xycoords": "axes fraction", "textcoords": "offset points", "ha": "center", "va": "bottom"}
         text = value(last, CORRELATION).replace("-", "−")
-        ax.text(0.03, 0.97, text, transform=ax.transAxes, va="top", fontsize=8, gid="correlation", bbox=back, zorder=4)
+        ax.annotate(text, (0.5, 1.0), (0, 3), fontsize=7.5, gid="correlation", **above)
     return points
 
 
@@ -176,8 +184,10 @@ def _finding(view: View, turned: dict[str, View], index: int) -> str:
     for kind in KINDS:
         found = _found(kind, turned, index)
         known = {SHORT[name]: pair for name, pair in found.items() if not np.isnan(pair[0].value)}
-        said = correlations(known) if known else "for too few heads to say how"
-        texts.append(f"the fixed share of {kind.noun} correlates with {kind.name} {said}")
+        relation = (
+            f"the fixed share of {kind.noun} correlates with {kind.name} {correlations(known)}" if known else None
+        )
+        texts.append(relation or kind.too_few)
     means = [f"{value(view.track(f'mean_{kind.share}').at(index), SHARE)} of {kind.noun}" for kind in KINDS]
     return (
         f"Over the heads of {view.lineup.labels[index]}, {'; '.join(texts)}. On average, the fixed share is "
@@ -204,9 +214,7 @@ def _takeaway(view: View, turned: dict[str, View], index: int) -> str:
     for kind in KINDS:
         found = _found(kind, turned, index)
         if all(np.isnan(estimate.value) for estimate, _ in found.values()):
-            texts.append(
-                f"too few {kind.noun} have a fixed share and {kind.name} to say whether one goes with the other"
-            )
+            texts.append(kind.too_few)
             continue
         said = []
         for way, word in ((1, "larger"), (-1, "smaller")):

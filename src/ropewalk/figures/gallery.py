@@ -7,6 +7,7 @@ from typing import Any
 
 from ropewalk.errors import RopewalkError
 from ropewalk.figures import (
+    attention_by_distance,
     axis_choice,
     category_behaviour,
     category_flows,
@@ -37,6 +38,7 @@ FIGURES: tuple[FigureSpec, ...] = (
     axis_choice.FIGURE,
     category_behaviour.FIGURE,
     fixed_share.FIGURE,
+    attention_by_distance.FIGURE,
 )
 
 
