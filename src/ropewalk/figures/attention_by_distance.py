@@ -17,7 +17,7 @@ from ropewalk.figures.claims import listed
 from ropewalk.figures.production import steps
 from ropewalk.figures.selection import OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
-from ropewalk.figures.style import LAYER_TYPES, page, plain, shortened, style
+from ropewalk.figures.style import BESIDE_ROW, HATCHED, NOPE, page, plain, shortened, style
 from ropewalk.figures.wording import PHRASES, SHARE, amount, capitalised, direction, overall, sign, titled, value
 from ropewalk.summary.measures import Among, Columns, Mean, everywhere, in_layer, in_layers
 from ropewalk.summary.tracks import Track
@@ -30,9 +30,8 @@ NEAR = 8
 COLOURS, GAMMA = "magma_r", 0.5
 """Of the cells. Most of them hold little: under a square root they differ too."""
 CURVES = "viridis"
-NOPE = next(layers for layers in LAYER_TYPES if layers.rope is False)
-NOPE_MARKER, NOPE_ROOM = "<", 0.09
-"""Layers without RoPE have a triangle that points at their row; the room for it, as a share of the cells' width."""
+NOPE_ROOM = 0.018
+"""Room for the triangle beside the row of a layer without RoPE, as a share of all panels' width."""
 
 
 class Octave(NamedTuple):
@@ -96,7 +95,7 @@ def draw(view: View, *, checkpoints: Sequence[str] | None = None) -> Figure:
     bar.set_label("share of attention")
     handles = _curves(figure.add_subplot(rows[1, :]), view, parts)
     if _has_nope(view):
-        look = {"linestyle": "none", "marker": NOPE_MARKER, "markersize": 4, "color": NOPE.colour}
+        look: dict[str, Any] = {"linestyle": "none", "marker": BESIDE_ROW, "markersize": 4, "color": NOPE.colour}
         handles.append(Line2D([], [], label=NOPE.label, **look))
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
     return figure
@@ -113,12 +112,11 @@ def _cells(view: View, index: int, parts: Sequence[Octave]) -> NDArray[np.float6
 def _panel(ax: Any, view: View, index: int, table: NDArray[np.float64], norm: PowerNorm, parts: list[Octave]) -> Any:
     """The heat map of one checkpoint, the first layer on top; returns it."""
     layers = len(table)
-    hatched = {"facecolor": "#ededed", "edgecolor": "#b0b0b0", "hatch": "/////", "linewidth": 0, "zorder": 0.5}
-    ax.add_patch(Rectangle((0, 0), len(parts), layers, **hatched))
+    ax.add_patch(Rectangle((0, 0), len(parts), layers, zorder=0.5, linewidth=0, **HATCHED))
     edges = np.arange(len(parts) + 1), np.arange(layers + 1)
     drawn = {"cmap": COLOURS, "norm": norm, "edgecolors": "face", "linewidth": 0.1}
     mesh = ax.pcolormesh(*edges, np.ma.masked_invalid(table), **drawn)
-    room = NOPE_ROOM * len(parts)
+    room = NOPE_ROOM * len(view.lineup) * len(parts)
     ax.set(xlim=(0, len(parts) + room * _has_nope(view)), ylim=(layers, 0))
     ax.spines[:].set_visible(False)
     stride = max(1, -(-layers // 9))
@@ -130,7 +128,7 @@ def _panel(ax: Any, view: View, index: int, table: NDArray[np.float64], norm: Po
     nope = sorted(set(part.loc[(~part["rope"]).fillna(False).astype(bool), "layer"]))
     if nope:
         look = {"s": 9, "color": NOPE.colour, "linewidths": 0, "gid": NOPE.label}
-        ax.scatter([len(parts) + room / 2] * len(nope), np.array(nope) + 0.5, marker=NOPE_MARKER, **look)
+        ax.scatter([len(parts) + room / 2] * len(nope), np.array(nope) + 0.5, marker=BESIDE_ROW, **look)
     return mesh
 
 

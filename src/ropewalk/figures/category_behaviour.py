@@ -159,7 +159,7 @@ def caption(view: View, source: str) -> Caption:
 def _contrast(view: View, index: int, layers: Among = everywhere) -> tuple[str, Contrast] | None:
     """Position-dominated heads against others, by how much distance explains; None where there is nothing to set."""
     for other in OTHERS:
-        groups = [in_category(name, layers) for name in (DOMINATED, other)]
+        groups = in_category(DOMINATED, layers), in_category(other, layers)
         found = contrast(view.samples[index], BY_DISTANCE.column, *groups)
         if all(found.counts):
             return other, found

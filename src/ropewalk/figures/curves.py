@@ -3,10 +3,12 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.transforms import ScaledTranslation
 from numpy.typing import NDArray
 
-from ropewalk.figures.style import KEY_SIZE, MANY
+from ropewalk.figures.style import KEY_SIZE, MANY, extent
 from ropewalk.summary.lineup import Lineup
 from ropewalk.summary.measures import deviation
 from ropewalk.summary.tracks import Gap, Track
@@ -81,3 +83,13 @@ def correlation_limits(ax: Any, *values: NDArray[np.float64]) -> None:
     ax.set_yticks(np.arange(np.ceil(bottom * 4) / 4, 1.01, 0.25))
     if bottom < -0.05:
         ax.axhline(0, color="#b5b5b5", linewidth=0.8, zorder=1)
+
+
+def legend_above(figure: Figure, ax: Any, ncols: int = 4) -> None:
+    """A legend above its panel, and above the names of the groups where they stand there too."""
+    if not ax.get_legend_handles_labels()[0]:
+        return
+    tops = [extent(figure, text).y1 for text in ax.texts if text.get_gid() == "group name"]
+    above = ScaledTranslation(0, (max([ax.bbox.y1, *tops]) - ax.bbox.y1) / figure.dpi, figure.dpi_scale_trans)
+    corner = {"bbox_to_anchor": (1.0, 1.0), "bbox_transform": ax.transAxes + above, "borderaxespad": 0.2}
+    ax.legend(loc="lower right", ncols=ncols, **corner)

@@ -18,6 +18,7 @@ from ropewalk.figures import (
     fixed_share,
     phase_portraits,
     position_signal,
+    sinks,
     taxonomy_evolution,
 )
 from ropewalk.figures.caption import to_markdown
@@ -39,6 +40,7 @@ FIGURES: tuple[FigureSpec, ...] = (
     category_behaviour.FIGURE,
     fixed_share.FIGURE,
     attention_by_distance.FIGURE,
+    sinks.FIGURE,
 )
 
 

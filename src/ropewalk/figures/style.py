@@ -90,6 +90,12 @@ LAYER_TYPES = (
     LayerType(False, "NoPE layers", "#e0821a", "^"),
     LayerType(None, "unknown whether RoPE", "#777777", "D"),
 )
+NOPE = next(layers for layers in LAYER_TYPES if layers.rope is False)
+BESIDE_ROW = "<"
+"""Marker that points at a row of a heat map: a layer without RoPE."""
+
+HATCHED: Mapping[str, Any] = {"facecolor": "#ededed", "edgecolor": "#b0b0b0", "hatch": "/////"}
+"""What lies behind the cells of a heat map, and is seen where there are none."""
 
 STYLE = {
     "font.family": "DejaVu Sans",
