@@ -28,7 +28,7 @@ def test_write_figures(results):
     options = {"phase_portraits": {"checkpoints": ["S1-0K", "S2-80K"]}}
     said = []
     folders = write_figures(load(results).view, results / "drawn", "small_study/qk.csv", options, done=said.append)
-    assert [folder.parent for folder in folders] == [results / "drawn"] * len(FIGURES)
+    assert [folder.parent for folder in folders] == [results / "drawn"] * len(NAMES)
     assert said == folders
     for folder in folders:
         assert sorted(file.name for file in folder.iterdir()) == ["README.md", "figure.pdf", "figure.png"]
@@ -43,7 +43,7 @@ def test_write_figures(results):
 
 
 def test_an_unknown_figure_or_option_is_named_with_the_right_one(results):
-    known = ", ".join(NAMES)
+    known = ", ".join(figure.name for figure in FIGURES)
     for wrong, right in (("phase_portrait", "phase_portraits"), ("07_concordance", "concordance")):
         with pytest.raises(RopewalkError) as caught:
             find(wrong)

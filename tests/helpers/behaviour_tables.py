@@ -90,7 +90,7 @@ def behaviour(
         }
         if axes:
             columns |= {"r_q_centred": np.clip(r_q - 0.05, 0, 1), "r_k_centred": side * size * 0.9}
-            columns |= {"r_q_drift": drift, "r_k_drift": 1 - 0.5 * drift}
+            columns |= {"r_q_drift": drift, "r_k_drift": 0.95 * drift}
         if sink:
             columns["mass_sink"] = np.full(count, 1 - kept)
         tables.append(pd.DataFrame(columns))

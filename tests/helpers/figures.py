@@ -9,7 +9,8 @@ import pandas as pd
 from ropewalk.figures import FIGURES, find
 from ropewalk.summary.view import View
 
-NAMES = [figure.name for figure in FIGURES]
+NAMES = [figure.name for figure in FIGURES if not (figure.columns or figure.tables)]
+"""Figures of what every table has."""
 
 
 def draw(name: str, table: pd.DataFrame, replicates: pd.DataFrame | None = None, **options: Any) -> Any:

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from helpers.figures import NAMES
 from helpers.tables import heads_of, leave_one_out, synthetic
-from ropewalk.figures import FIGURES, Caption, find, to_markdown
+from ropewalk.figures import Caption, find, to_markdown
 from ropewalk.figures.style import CATEGORY_COLOURS, Colour
 from ropewalk.figures.wording import CORRELATION, SHARE, direction, sign, value
 from ropewalk.geometry import taxonomy
@@ -59,7 +60,7 @@ def test_markdown_has_the_sections():
     )
 
 
-@pytest.mark.parametrize("name", [figure.name for figure in FIGURES])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "table",
     [

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ropewalk.figures.caption import Caption
 from ropewalk.figures.claims import listed
+from ropewalk.figures.curves import from_zero
 from ropewalk.figures.production import steps
 from ropewalk.figures.selection import OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
@@ -153,7 +154,7 @@ def _curves(ax: Any, view: View, parts: Sequence[Octave]) -> list[Any]:
         label, look = plain(shortened(view.lineup.labels[index], 16)), {"marker": "o", "markersize": 3.2}
         ax.errorbar(range(len(parts)), values, yerr=bars, color=colour, label=label, capsize=2, linewidth=1.3, **look)
     ax.grid(axis="y")
-    ax.set_ylim(bottom=0)
+    from_zero(ax)
     _distances(ax, parts, 0.0, -(-len(parts) // 16))
     ax.set(xlabel="distance of the key in tokens (start of the octave)", ylabel="attention,\nall heads")
     return list(ax.get_legend_handles_labels()[0])

@@ -4,16 +4,25 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
 
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
 from ropewalk.figures.claims import CHANCE_STEP, Contrast, contrast, correlations, heads_with
-from ropewalk.figures.curves import curve
+from ropewalk.figures.curves import curve, from_zero, logarithmic
 from ropewalk.figures.production import classification_step, steps
 from ropewalk.figures.remarks import about_axis
 from ropewalk.figures.spec import FigureSpec
-from ropewalk.figures.style import CATEGORY_LINES, CATEGORY_MARKERS, LAYER_TYPES, MANY, MARKERS, LayerType, page, style
+from ropewalk.figures.style import (
+    CATEGORY_LINES,
+    CATEGORY_MARKERS,
+    LAYER_TYPES,
+    MANY,
+    MARKERS,
+    LayerType,
+    category_look,
+    page,
+    style,
+)
 from ropewalk.figures.wording import (
     CORRELATION,
     KEYS,
@@ -27,7 +36,7 @@ from ropewalk.figures.wording import (
     where,
 )
 from ropewalk.geometry.taxonomy import CATEGORIES, DOMINATED
-from ropewalk.summary.measures import Among, Columns, Mean, everywhere, in_category, in_layers
+from ropewalk.summary.measures import Among, Difference, Mean, everywhere, in_category, in_layers
 from ropewalk.summary.tracks import Track
 from ropewalk.summary.view import View
 
@@ -103,16 +112,12 @@ def draw(view: View) -> Figure:
                 track = of_heads(view, row, category, in_layers(kind.rope))
                 if np.isnan(track.values).all():
                     continue
-                look = {"color": CATEGORY_LINES[category], "marker": CATEGORY_MARKERS[category]}
-                curve(ax, lineup, track, shifts[category], label=category, linewidth=1.2, **look, **size)
+                curve(ax, lineup, track, shifts[category], label=category, **category_look(category), **size)
                 handles[category] = ax.containers[-1]
         if row.unit is KEYS:
-            line[0].set_yscale("log")
-            line[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            line[0].yaxis.set_minor_locator(NullLocator())
-            line[0].yaxis.set_major_formatter("{x:g}")
+            logarithmic(line[0])
         else:
-            line[0].set_ylim(bottom=0)
+            from_zero(line[0])
     figure.legend(
         [handles[category] for category in CATEGORIES if category in handles],
         [category for category in CATEGORIES if category in handles],
@@ -240,11 +245,8 @@ def _course(view: View) -> list[str]:
     if found is None:
         return []
     other = found[0]
-
-    def difference(heads: Columns) -> float:
-        means = [Mean(BY_DISTANCE.column, among=in_category(name))(heads) for name in (DOMINATED, other)]
-        return means[0] - means[1]  # type: ignore[no-any-return]
-
+    means = [Mean(BY_DISTANCE.column, among=in_category(name)) for name in (DOMINATED, other)]
+    difference = Difference(means[0], means[1])
     known = view.select([int(index) for index in np.flatnonzero(~np.isnan(view.track(difference).values))])
     if not known.lineup.connected:
         return []

@@ -7,7 +7,7 @@ import numpy as np
 
 from ropewalk.figures.wording import CORRELATION, Unit, amount, sign, value
 from ropewalk.summary.chance import correlation_by_chance, difference_by_chance
-from ropewalk.summary.measures import Among, Columns, Mean
+from ropewalk.summary.measures import Among, Difference, Mean
 from ropewalk.summary.sample import Sample
 from ropewalk.summary.tracks import Estimate
 
@@ -79,17 +79,13 @@ class Contrast(NamedTuple):
 
 def contrast(sample: Sample, column: str, first: Among, second: Among, candidates: int = 1) -> Contrast:
     """The first group of heads set against the second, as one of so many candidates."""
-    groups = [Mean(column, among=among) for among in (first, second)]
-
-    def difference(heads: Columns) -> float:
-        means = [group(heads) for group in groups]
-        return means[0] - means[1]  # type: ignore[no-any-return]
+    groups = Mean(column, among=first), Mean(column, among=second)
 
     values = [sample.columns[column][group.among(sample.columns)] for group in groups]
     known = [group[np.isfinite(group)] for group in values]
     return Contrast(
         (sample.read(groups[0]).estimate, sample.read(groups[1]).estimate),
         (len(known[0]), len(known[1])),
-        sample.read(difference).estimate,
+        sample.read(Difference(*groups)).estimate,
         difference_by_chance(known[0], known[1], candidates),
     )

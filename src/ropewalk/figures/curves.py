@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 from numpy.typing import NDArray
 
@@ -83,6 +84,22 @@ def correlation_limits(ax: Any, *values: NDArray[np.float64]) -> None:
     ax.set_yticks(np.arange(np.ceil(bottom * 4) / 4, 1.01, 0.25))
     if bottom < -0.05:
         ax.axhline(0, color="#b5b5b5", linewidth=0.8, zorder=1)
+
+
+def from_zero(ax: Any) -> None:
+    """A y axis from 0 on, with room for the markers above."""
+    ax.set_ylim(0, 1.06 * ax.get_ylim()[1])
+
+
+def logarithmic(ax: Any) -> None:
+    """A logarithmic y axis with plain numbers, over a factor of two at least."""
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    if high < 2 * low:
+        ax.set_ylim(low / 1.5, high * 1.5)
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter("{x:g}")
 
 
 def legend_above(figure: Figure, ax: Any, ncols: int = 4) -> None:

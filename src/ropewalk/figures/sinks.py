@@ -1,6 +1,6 @@
 """Sinks: attention on the first token by layer, and what leaving the first tokens out does to r_q, r_k and shares."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,10 +11,10 @@ from matplotlib.transforms import ScaledTranslation
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
 from ropewalk.figures.claims import listed
-from ropewalk.figures.curves import curve, legend_above
+from ropewalk.figures.curves import curve, from_zero, legend_above
 from ropewalk.figures.production import classification_step, steps
 from ropewalk.figures.spec import FigureSpec
-from ropewalk.figures.style import BESIDE_ROW, CATEGORY_LINES, CATEGORY_MARKERS, HATCHED, KEY, NOPE, QUERY, page, style
+from ropewalk.figures.style import BESIDE_ROW, HATCHED, KEY, NOPE, QUERY, category_look, page, style
 from ropewalk.figures.wording import (
     PHRASES,
     SHARE,
@@ -35,17 +35,28 @@ from ropewalk.summary.view import View
 
 COLUMN = "mass_first"
 COLOURS = "magma_r"
+TRIANGLE: dict[str, Any] = {"marker": BESIDE_ROW, "s": 9, "color": NOPE.colour, "linewidths": 0}
+
+
+class Series(NamedTuple):
+    """A measure, what the legend calls it, and how it is drawn."""
+
+    measure: str
+    label: str
+    look: Mapping[str, Any]
+
+
 MASSES = (
-    ("mean_mass_first", "first token", "#2b5c7d", "o"),
-    ("mean_mass_first4", "first four tokens", "#8a8a8a", "s"),
-    ("mean_mass_sink", "learned sink", "#b5408a", "D"),
+    Series("mean_mass_first", "first token", {"color": "#2b5c7d", "marker": "o"}),
+    Series("mean_mass_first4", "first four tokens", {"color": "#8a8a8a", "marker": "s"}),
+    Series("mean_mass_sink", "learned sink", {"color": "#b5408a", "marker": "D"}),
 )
-"""Measure, name in the legend, colour and marker of the curves of means over all heads."""
-CORRELATIONS = (("mean_r_q", "mean $r_q$", QUERY, "o"), ("mean_abs_r_k", "mean $|r_k|$", KEY, "s"))
-SHARES = tuple(
-    (f"share_{category}", category, CATEGORY_LINES[category], CATEGORY_MARKERS[category]) for category in CATEGORIES
+CORRELATIONS = (
+    Series("mean_r_q", "mean $r_q$", {"color": QUERY, "marker": "o"}),
+    Series("mean_abs_r_k", "mean $|r_k|$", {"color": KEY, "marker": "s"}),
 )
-"""The same, of what is compared with and without the first tokens."""
+SHARES = tuple(Series(f"share_{category}", category, category_look(category)) for category in CATEGORIES)
+"""What is compared with and without the first tokens."""
 
 
 class Rows(NamedTuple):
@@ -87,18 +98,19 @@ def draw(view: View) -> Figure:
     heights = [high, 1.15, *([1.15, 1.15] if gaps else [])]
     figure = page(axis.width(lineup), sum(heights) + 1.2 + 0.35 * len(heights))
     axes = list(figure.subplots(len(heights), 1, sharex=True, height_ratios=heights))
-    _heatmap(figure, axes[0], view, layers)
-    for measure, label, colour, marker in MASSES:
+    if _heatmap(figure, axes[0], view, layers):
+        axes[1].scatter([], [], label=NOPE.label, **TRIANGLE)
+    for measure, label, look in MASSES:
         if known(view, measure):
-            curve(axes[1], lineup, view.track(measure), color=colour, marker=marker, label=label)
-    axes[1].set_ylim(bottom=0)
+            curve(axes[1], lineup, view.track(measure), label=label, **look)
+    from_zero(axes[1])
     axes[1].set_ylabel("attention,\nall heads")
-    for ax, quantities, label in zip(axes[2:], (CORRELATIONS, SHARES), ("correlation", "share"), strict=False):
+    for ax, quantities, label in zip(axes[2:], (CORRELATIONS, SHARES), ("mean", "share"), strict=False):
         ax.axhline(0, color="#b5b5b5", linewidth=0.8, zorder=1)
-        ax.set_ylabel(f"{label}\nwithout − with")
+        ax.set_ylabel(f"change of {label}\nwithout first 4")
         shifts = np.linspace(-0.26, 0.26, len(quantities))
-        for (measure, name, colour, marker), shift in zip(quantities, shifts, strict=True):
-            curve(ax, lineup, gaps[measure], shift, color=colour, marker=marker, label=name, linewidth=1.2)
+        for (measure, name, look), shift in zip(quantities, shifts, strict=True):
+            curve(ax, lineup, gaps[measure], shift, label=name, **look)
     for ax in axes[1:]:
         ax.grid(axis="y")
     axis.along_x(figure, axes, lineup)
@@ -107,8 +119,11 @@ def draw(view: View) -> Figure:
     return figure
 
 
-def _heatmap(figure: Figure, ax: Any, view: View, layers: Rows) -> None:
-    """Mean attention on the first token, a row per layer (the first on top), a column per checkpoint."""
+def _heatmap(figure: Figure, ax: Any, view: View, layers: Rows) -> bool:
+    """Mean attention on the first token, a row per layer (the first on top), a column per checkpoint.
+
+    Returns whether rows of layers without RoPE are marked.
+    """
     count, high = len(view.lineup), len(layers.names)
     means = [[Mean(COLUMN, among=heads)(sample.columns) for sample in view.samples] for heads in layers.heads]
     ax.add_patch(Rectangle((-0.5, 0), count, high, zorder=0.5, linewidth=0, **HATCHED))
@@ -125,11 +140,11 @@ def _heatmap(figure: Figure, ax: Any, view: View, layers: Rows) -> None:
     bar.set_label("on the first token")
     nope = [row for row, heads in enumerate(layers.heads) if _without_rope(view, heads)]
     if nope:
-        beside = ax.get_yaxis_transform() + ScaledTranslation(5 / 72, 0, figure.dpi_scale_trans)
-        at = {"transform": beside, "clip_on": False, "gid": NOPE.label, "label": NOPE.label}
+        beside = ax.transData + ScaledTranslation(5 / 72, 0, figure.dpi_scale_trans)
         ax.scatter(
-            [1.0] * len(nope), np.array(nope) + 0.5, marker=BESIDE_ROW, s=9, color=NOPE.colour, linewidths=0, **at
+            [count - 0.5] * len(nope), np.array(nope) + 0.5, transform=beside, clip_on=False, gid=NOPE.label, **TRIANGLE
         )
+    return bool(nope)
 
 
 def _without_rope(view: View, among: Among) -> bool:
@@ -142,7 +157,7 @@ def caption(view: View, source: str) -> Caption:
     """How much attention sits on the first token and where, and what hangs on the first tokens."""
     view = view.on("pooled")
     gaps, layers = without_first(view), rows(view)
-    means = " and ".join(f"on the {label}" for measure, label, _, _ in MASSES if known(view, measure))
+    means = " and ".join(f"on the {label}" for measure, label, _ in MASSES if known(view, measure))
     below = (
         f" Below these, what mean r_q, mean |r_k| and the shares of categories on PC0 become {FIRST} of every "
         "document, less what they are with them."

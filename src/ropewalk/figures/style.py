@@ -54,10 +54,17 @@ CATEGORY_COLOURS: Mapping[str, Colour] = {
 
 CATEGORY_LINES: Mapping[str, Colour] = {
     **{category: CATEGORY_COLOURS[category] for category in CATEGORIES},
-    MIXED: Colour("#9a9a9a", "gray"),
+    MIXED: Colour("#c4c4c4", "gray"),
 }
-"""Of lines and markers, which are too thin for the pale gray of areas."""
+"""Of lines and markers, which are too thin for the pale gray of areas; darker, it would be pink to some readers."""
 CATEGORY_MARKERS: Mapping[str, str] = dict(zip(CATEGORIES, ("o", "^", "v", "s", "D"), strict=True))
+
+
+def category_look(category: str) -> dict[str, Any]:
+    """How the curve of a category is drawn."""
+    edge = {"markeredgecolor": "#555555", "markeredgewidth": 0.5}
+    return {"color": CATEGORY_LINES[category], "marker": CATEGORY_MARKERS[category], "linewidth": 1.3, **edge}
+
 
 MARKERS = {"o": "circles", "s": "squares", "^": "triangles", "v": "triangles on their tip", "D": "diamonds"}
 """What captions call the markers of the figures."""

@@ -76,6 +76,18 @@ class Mean:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """One measure less another, of the same heads; neither of them a share, whose error is another one."""
+
+    measure: Measure
+    other: Measure
+
+    def __call__(self, heads: Columns) -> Any:
+        """The difference [...] of columns [..., heads]."""
+        return self.measure(heads) - self.other(heads)
+
+
+@dataclass(frozen=True)
 class Correlation:
     """Pearson correlation of two columns over the heads that have both; of the other's size, where `size` says so.
 
