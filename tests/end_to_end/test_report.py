@@ -421,10 +421,9 @@ def test_pictures_come_from_the_folder_unless_older_than_the_table(results, data
 
 def test_every_figure_is_in_the_report_with_its_caption(results, data):
     view = View.of(pd.read_csv(results / "qk.csv"), pd.read_parquet(results / "replicates.parquet"))
-    assert [picture.folder for picture in data.pictures] == [
-        f"{number:02d}_{figure.name}" for number, figure in enumerate(gallery.shown(view), start=1)
-    ]
-    for picture, figure in zip(data.pictures, gallery.shown(view), strict=True):
+    figures = gallery.shown(view)
+    assert [picture.folder for picture in data.pictures] == [gallery.folder_name(figure) for figure in figures]
+    for picture, figure in zip(data.pictures, figures, strict=True):
         assert picture.caption == figure.caption(view, f"{results.name}/qk.csv")
     page = render(data)
     for picture in data.pictures:

@@ -15,7 +15,7 @@ from helpers.figures import NAMES, check_layout, draw
 from helpers.tables import by_checkpoint, heads_of, leave_one_out, synthetic
 from ropewalk.errors import RopewalkError
 from ropewalk.figures import FIGURES, gallery
-from ropewalk.figures.style import CATEGORY_COLOURS, contrasting, shortened
+from ropewalk.figures.style import CATEGORY_COLOURS, CATEGORY_LINES, contrasting, shortened
 from ropewalk.geometry.taxonomy import CATEGORIES
 from ropewalk.summary.view import View
 
@@ -328,9 +328,10 @@ VISION = {
 }
 
 
+@pytest.mark.parametrize("colours", [CATEGORY_COLOURS, CATEGORY_LINES], ids=["areas", "lines"])
 @pytest.mark.parametrize("vision", VISION)
-def test_categories_can_be_told_apart(vision):
-    seen = [simulated(CATEGORY_COLOURS[name], np.array(VISION[vision])) for name in CATEGORIES]
+def test_categories_can_be_told_apart(vision, colours):
+    seen = [simulated(colours[name], np.array(VISION[vision])) for name in CATEGORIES]
     distances = [np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)]
     assert min(distances) > 20
 
@@ -353,10 +354,14 @@ def test_folders_are_numbered_without_a_gap():
         "07_concordance",
         "08_category_flows",
         "09_axis_choice",
-        "10_distance_kernels",
-        "11_kernel_map",
-        "12_spectrum",
-        "13_mean_paths",
+        "10_category_behaviour",
+        "11_fixed_share",
+        "12_distance_kernels",
+        "13_kernel_map",
+        "14_attention_by_distance",
+        "15_spectrum",
+        "16_mean_paths",
+        "17_sinks",
     ]
 
 

@@ -69,6 +69,13 @@ def along_x(figure: Figure, axes: Sequence[Any], lineup: Lineup) -> None:
         figure.draw_without_rendering()
 
 
+def title_above(figure: Figure, ax: Any, text: str) -> None:
+    """The title of a panel, above the names of groups where they stand over it."""
+    figure.draw_without_rendering()
+    tops = [extent(figure, name).y1 for name in ax.texts if name.get_gid() == "group name"]
+    ax.set_title(text, pad=4 + (max([ax.bbox.y1, *tops]) - ax.bbox.y1) * 72 / figure.dpi)
+
+
 def along_y(figure: Figure, ax: Any, lineup: Lineup) -> None:
     """Put the checkpoints along the y axis, the first on top, row i between i and i + 1; group names at the right."""
     count = len(lineup)

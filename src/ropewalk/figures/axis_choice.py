@@ -26,7 +26,6 @@ from ropewalk.figures.wording import (
     titled,
     value,
 )
-from ropewalk.geometry.axes import AXES
 from ropewalk.geometry.taxonomy import DOMINATED
 from ropewalk.summary.view import View
 
@@ -42,11 +41,6 @@ READOUTS = {"mean_r_q": "mean_readout_q", "mean_abs_r_k": "mean_readout_k"}
 READOUT: dict[str, Any] = {"color": "#8a8a8a", "marker": "x", "linestyle": (0, (1, 1.2))}
 
 
-def shown_axes(view: View) -> list[str]:
-    """The axes that the table has columns of."""
-    return [name for name, ending in AXES.items() if view.has_columns(ending)]
-
-
 @style()
 def draw(view: View) -> Figure:
     """Four panels over the checkpoints (docs/method.md §3), with standard errors.
@@ -58,7 +52,7 @@ def draw(view: View) -> Figure:
     lineup = view.lineup
     figure = page(axis.width(lineup), 7.6)
     axes = figure.subplots(len(PANELS) + 1, 1, sharex=True)
-    turned = {name: view.on(name) for name in shown_axes(view)}
+    turned = {name: view.on(name) for name in view.axes}
     shifts = dict(zip(turned, np.linspace(-0.18, 0.18, max(len(turned), 2)), strict=False))
     for ax, (measure, label, _, unit) in zip(axes, PANELS, strict=False):
         ax.grid(axis="y")
@@ -94,7 +88,7 @@ def _drawn(name: str) -> dict[str, Any]:
 
 def caption(view: View, source: str) -> Caption:
     """What each axis says of the same heads, and where they disagree."""
-    names = shown_axes(view)
+    names = view.axes
     turned = {name: view.on(name) for name in names}
     stories = []
     for measure, _, words, unit in PANELS:

@@ -5,15 +5,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.transforms import ScaledTranslation
 
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
-from ropewalk.figures.curves import HOLLOW, PERMUTED, UNTRAINED, correlation_limits, curve, reference
+from ropewalk.figures.curves import HOLLOW, PERMUTED, UNTRAINED, correlation_limits, curve, legend_above, reference
 from ropewalk.figures.production import steps
 from ropewalk.figures.remarks import about_axis, against_nulls
 from ropewalk.figures.spec import FigureSpec
-from ropewalk.figures.style import KEY, LAYER_TYPES, TEXT, extent, page, style
+from ropewalk.figures.style import KEY, LAYER_TYPES, TEXT, page, style
 from ropewalk.figures.wording import checkpoints_shown, known, story_of, takeaway_of, titled
 from ropewalk.summary.view import View
 
@@ -87,7 +86,7 @@ def draw(view: View) -> Figure:
         bottom.text(0.5, 0.5, note, transform=bottom.transAxes, ha="center", va="center", bbox=back)
     axis.along_x(figure, list(axes), lineup)
     for ax in axes:
-        _legend_above(figure, ax)
+        legend_above(figure, ax)
     return figure
 
 
@@ -101,16 +100,6 @@ def _undecided(ax: Any, view: View) -> None:
         ax.fill_between(x, 0, np.nan_to_num(shares), **drawn)
     else:
         ax.bar(x, np.nan_to_num(shares), 0.7, **drawn)
-
-
-def _legend_above(figure: Figure, ax: Any) -> None:
-    """A legend above its panel, and above the names of the groups where they stand there too."""
-    if not ax.get_legend_handles_labels()[0]:
-        return
-    tops = [extent(figure, text).y1 for text in ax.texts if text.get_gid() == "group name"]
-    above = ScaledTranslation(0, (max([ax.bbox.y1, *tops]) - ax.bbox.y1) / figure.dpi, figure.dpi_scale_trans)
-    corner = {"bbox_to_anchor": (1.0, 1.0), "bbox_transform": ax.transAxes + above, "borderaxespad": 0.2}
-    ax.legend(loc="lower right", ncols=4, **corner)
 
 
 def caption(view: View, source: str) -> Caption:

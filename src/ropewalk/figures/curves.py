@@ -3,13 +3,16 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 from numpy.typing import NDArray
 
-from ropewalk.figures.style import KEY_SIZE, MANY
+from ropewalk.figures.style import KEY_SIZE, MANY, extent
 from ropewalk.summary.lineup import Lineup
 from ropewalk.summary.measures import deviation
-from ropewalk.summary.tracks import Track
+from ropewalk.summary.tracks import Gap, Track
 from ropewalk.summary.view import View
 
 HOLLOW: dict[str, Any] = {"color": KEY_SIZE, "marker": "s", "markerfacecolor": "white", "linestyle": (0, (3, 2))}
@@ -43,7 +46,7 @@ def reference(ax: Any, lineup: Lineup, track: Track | None, null: Null, colour: 
     return True
 
 
-def curve(ax: Any, lineup: Lineup, track: Track, shift: float = 0.0, **options: Any) -> None:
+def curve(ax: Any, lineup: Lineup, track: Track | Gap, shift: float = 0.0, **options: Any) -> None:
     """A measure as markers, joined only where one checkpoint grew out of the other, with its standard errors.
 
     Markers that are not joined stand `shift` to the right of their checkpoint, beside those of other curves.
@@ -81,3 +84,29 @@ def correlation_limits(ax: Any, *values: NDArray[np.float64]) -> None:
     ax.set_yticks(np.arange(np.ceil(bottom * 4) / 4, 1.01, 0.25))
     if bottom < -0.05:
         ax.axhline(0, color="#b5b5b5", linewidth=0.8, zorder=1)
+
+
+def from_zero(ax: Any) -> None:
+    """A y axis from 0 on, with room for the markers above."""
+    ax.set_ylim(0, 1.06 * ax.get_ylim()[1])
+
+
+def logarithmic(ax: Any) -> None:
+    """A logarithmic y axis with plain numbers, over a factor of two at least."""
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    if high < 2 * low:
+        ax.set_ylim(low / 1.5, high * 1.5)
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter("{x:g}")
+
+
+def legend_above(figure: Figure, ax: Any, ncols: int = 4) -> None:
+    """A legend above its panel, and above the names of the groups where they stand there too."""
+    if not ax.get_legend_handles_labels()[0]:
+        return
+    tops = [extent(figure, text).y1 for text in ax.texts if text.get_gid() == "group name"]
+    above = ScaledTranslation(0, (max([ax.bbox.y1, *tops]) - ax.bbox.y1) / figure.dpi, figure.dpi_scale_trans)
+    corner = {"bbox_to_anchor": (1.0, 1.0), "bbox_transform": ax.transAxes + above, "borderaxespad": 0.2}
+    ax.legend(loc="lower right", ncols=ncols, **corner)

@@ -7,17 +7,21 @@ from typing import Any
 
 from ropewalk.errors import RopewalkError
 from ropewalk.figures import (
+    attention_by_distance,
     axis_choice,
+    category_behaviour,
     category_flows,
     concordance,
     depth_heatmap_r_k,
     depth_heatmap_r_q,
     distance_kernels,
     explained_variance,
+    fixed_share,
     kernel_map,
     mean_paths,
     phase_portraits,
     position_signal,
+    sinks,
     spectrum,
     taxonomy_evolution,
 )
@@ -37,10 +41,14 @@ FIGURES: tuple[FigureSpec, ...] = (
     concordance.FIGURE,
     category_flows.FIGURE,
     axis_choice.FIGURE,
+    category_behaviour.FIGURE,
+    fixed_share.FIGURE,
     distance_kernels.FIGURE,
     kernel_map.FIGURE,
+    attention_by_distance.FIGURE,
     spectrum.FIGURE,
     mean_paths.FIGURE,
+    sinks.FIGURE,
 )
 
 

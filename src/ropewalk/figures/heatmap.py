@@ -10,7 +10,7 @@ from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
 from ropewalk.figures.production import steps
 from ropewalk.figures.remarks import about_axis
-from ropewalk.figures.style import MANY, WIDTH, contrasting, page, style
+from ropewalk.figures.style import HATCHED, MANY, WIDTH, contrasting, page, style
 from ropewalk.figures.wording import CORRELATION, capitalised, largest_change, story, takeaway, titled, value, where
 from ropewalk.geometry.taxonomy import DEPTH_BINS, bin_label
 from ropewalk.summary.measures import Columns, Mean, in_bins
@@ -36,7 +36,7 @@ def draw_heatmap(view: View, column: str, colour_map: str, below: str) -> Figure
     figure = page(WIDTH, min(max(0.27 * count, 0.5), 7.2) + 1.25)
     ax = figure.subplots()
     palette = matplotlib.colormaps[colour_map].with_extremes(under=below)
-    ax.patch.set(facecolor="#ededed", edgecolor="#b0b0b0", hatch="/////")
+    ax.patch.set(**HATCHED)
     mesh = ax.pcolormesh(
         np.arange(DEPTH_BINS + 1),
         np.arange(count + 1),

@@ -9,7 +9,7 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from ropewalk.geometry.taxonomy import CATEGORIES
+from ropewalk.geometry.taxonomy import CATEGORIES, MIXED
 from ropewalk.summary.view import NO_CATEGORY
 
 WIDTH = 5.2
@@ -52,7 +52,21 @@ CATEGORY_COLOURS: Mapping[str, Colour] = {
 }
 """Apart in lightness too, so that they stay apart for colour-blind readers."""
 
-MARKERS = {"o": "circles", "s": "squares", "^": "triangles", "D": "diamonds"}
+CATEGORY_LINES: Mapping[str, Colour] = {
+    **{category: CATEGORY_COLOURS[category] for category in CATEGORIES},
+    MIXED: Colour("#c4c4c4", "gray"),
+}
+"""Of lines and markers, which are too thin for the pale gray of areas; darker, it would be pink to some readers."""
+CATEGORY_MARKERS: Mapping[str, str] = dict(zip(CATEGORIES, ("o", "^", "v", "s", "D"), strict=True))
+
+
+def category_look(category: str) -> dict[str, Any]:
+    """How the curve of a category is drawn."""
+    edge = {"markeredgecolor": "#555555", "markeredgewidth": 0.5}
+    return {"color": CATEGORY_LINES[category], "marker": CATEGORY_MARKERS[category], "linewidth": 1.3, **edge}
+
+
+MARKERS = {"o": "circles", "s": "squares", "^": "triangles", "v": "triangles on their tip", "D": "diamonds"}
 """What captions call the markers of the figures."""
 
 
@@ -83,6 +97,12 @@ LAYER_TYPES = (
     LayerType(False, "NoPE layers", "#e0821a", "^"),
     LayerType(None, "unknown whether RoPE", "#777777", "D"),
 )
+NOPE = next(layers for layers in LAYER_TYPES if layers.rope is False)
+BESIDE_ROW = "<"
+"""Marker that points at a row of a heat map: a layer without RoPE."""
+
+HATCHED: Mapping[str, Any] = {"facecolor": "#ededed", "edgecolor": "#b0b0b0", "hatch": "/////"}
+"""What lies behind the cells of a heat map, and is seen where there are none."""
 
 STYLE = {
     "font.family": "DejaVu Sans",

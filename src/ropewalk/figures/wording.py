@@ -39,6 +39,7 @@ CORRELATION = Unit(3, 1.0, "", "")
 SHARE = Unit(1, 100.0, "%", " percentage points")
 NATS = Unit(2, 1.0, " nats", " nats")
 OCTAVES = Unit(2, 1.0, "", " octaves")
+KEYS = Unit(1, 1.0, " keys", " keys")
 
 WHERE: Mapping[str, str] = {
     "pooled": "on PC0",
@@ -80,6 +81,9 @@ PHRASES: Mapping[str, Phrase] = {
     "mean_kernel_r": Phrase("the mean correlation of K with the measured score over distance", CORRELATION),
     "mean_bend_q": Phrase("the mean share of queries' variance on PC0 that bends with position", SHARE),
     "mean_bend_k": Phrase("the mean share of keys' variance on PC0 that bends with position", SHARE),
+    "mean_mass_first": Phrase("mean attention on the first token", SHARE),
+    "mean_mass_first4": Phrase("mean attention on the first four tokens", SHARE),
+    "mean_mass_sink": Phrase("mean attention on the learned sink", SHARE),
 }
 """Of those of `ropewalk.summary.measures.MEASURES` that captions speak of."""
 

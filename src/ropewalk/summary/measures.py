@@ -26,23 +26,36 @@ Measure = Callable[[Columns], Any]
 Among = Callable[[Columns], Any]
 """Which heads count [..., heads]."""
 
+CONSTANT = 1e-13
+"""Smaller differences, as a share of the largest value, are rounding."""
+
 
 def everywhere(heads: Columns) -> Any:
     """All heads."""
     return np.ones(heads["r_q"].shape[-1], dtype=bool)
 
 
-def _rope(heads: Columns) -> Any:
-    return heads["rope"] == 1
-
-
-def _nope(heads: Columns) -> Any:
-    return heads["rope"] == 0
+def in_layers(rope: bool | None) -> Among:
+    """Heads of layers with RoPE (True), without (False), or not known to be either (None)."""
+    if rope is None:
+        return lambda heads: np.isnan(heads["rope"])
+    return lambda heads: heads["rope"] == rope
 
 
 def in_bins(*bins: int) -> Among:
     """Heads of these depth bins."""
     return lambda heads: np.isin(heads["bin"], bins)
+
+
+def in_layer(layer: int) -> Among:
+    """Heads of one layer."""
+    return lambda heads: heads["layer"] == layer
+
+
+def in_category(category: str, among: Among = everywhere) -> Among:
+    """Heads that are in a category, whichever group is left out; of these, those among others."""
+    number = CATEGORIES.index(category)
+    return lambda heads: (heads["category"] == number) & among(heads)
 
 
 @dataclass(frozen=True)
@@ -60,6 +73,51 @@ class Mean:
         values = np.abs(heads[self.column]) if self.size else heads[self.column]
         counted = self.among(heads) & ~np.isnan(values)
         return ratio(np.where(counted, values, 0).sum(axis=-1), counted.sum(axis=-1))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One measure less another, of the same heads; neither of them a share, whose error is another one."""
+
+    measure: Measure
+    other: Measure
+
+    def __call__(self, heads: Columns) -> Any:
+        """The difference [...] of columns [..., heads]."""
+        return self.measure(heads) - self.other(heads)
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Pearson correlation of two columns over the heads that have both; of the other's size, where `size` says so.
+
+    `Σ (x - x̄)(y - ȳ) / sqrt(Σ (x - x̄)² Σ (y - ȳ)²)`; NaN for fewer than three heads (two always lie on a line) and
+    where a column is constant.
+    """
+
+    column: str
+    other: str
+    size: bool = False
+    among: Among = everywhere
+
+    def __call__(self, heads: Columns) -> Any:
+        """The correlation [...] of columns [..., heads]."""
+        if self.column not in heads or self.other not in heads:
+            return np.full(heads["r_q"].shape[:-1], np.nan)
+        pair = np.broadcast_arrays(heads[self.column], np.abs(heads[self.other]) if self.size else heads[self.other])
+        counted = self.among(heads) & ~np.isnan(pair[0] + pair[1])
+        x, y = (_about_mean(values, counted) for values in pair)
+        scale = np.sqrt((x**2).sum(axis=-1) * (y**2).sum(axis=-1))
+        return ratio((x * y).sum(axis=-1), np.where(counted.sum(axis=-1) > 2, scale, 0))
+
+
+def _about_mean(values: NDArray[Any], counted: NDArray[np.bool_]) -> NDArray[Any]:
+    """`x - x̄` [..., heads] of the heads that count, 0 of the others; of a constant column exactly 0."""
+    known = np.where(counted, values, 0)
+    mean = ratio(known.sum(axis=-1, keepdims=True), counted.sum(axis=-1, keepdims=True))
+    away = np.where(counted, values - mean, 0)
+    # What rounding leaves of a constant would correlate with anything.
+    return np.where(np.abs(away) > CONSTANT * np.abs(known).max(axis=-1, keepdims=True, initial=0), away, 0)
 
 
 def deviation(column: str) -> Measure:
@@ -150,6 +208,21 @@ def _above_null(kind: str) -> Share:
     return Share(hits, lambda heads: ~np.isnan(heads[f"r_{kind}"]) & ~np.isnan(heads[f"null_{kind}"]))
 
 
+BEHAVIOUR = (
+    "score_r2_distance",
+    "mass_first",
+    "mass_first4",
+    "mass_sink",
+    "mass_self",
+    "mass_previous",
+    "mass_induction",
+    "lift_induction",
+    "mass_duplicate",
+    "lift_duplicate",
+    "effective_keys",
+)
+"""Columns that say what heads do (docs/method.md §10) and whose means over heads are measures."""
+
 MEASURES: Mapping[str, Measure] = {
     "mean_r_q": Mean("r_q"),
     "mean_r_k": Mean("r_k"),
@@ -170,9 +243,19 @@ MEASURES: Mapping[str, Measure] = {
     "mean_r_q_permuted": Mean("r_q_permuted"),
     "mean_r_k_permuted": Mean("r_k_permuted"),
     "mean_abs_r_k_permuted": Mean("r_k_permuted", size=True),
+    **{f"mean_{column}": Mean(column) for column in ("fixed_share_q", "fixed_share_k", *BEHAVIOUR)},
+    **{
+        f"correlation_{column}_{'abs_' if size else ''}{other}": Correlation(column, other, size)
+        for column, other, size in (
+            ("fixed_share_q", "r_q", False),
+            ("fixed_share_k", "r_k", True),
+            ("score_r2_distance", "r_q", False),
+            ("score_r2_distance", "r_k", True),
+        )
+    },
     **{
         f"{name}_{layers}": measure
-        for layers, among in (("rope", _rope), ("nope", _nope))
+        for layers, among in (("rope", in_layers(True)), ("nope", in_layers(False)))
         for name, measure in (
             ("mean_r_q", Mean("r_q", among=among)),
             ("mean_r_k", Mean("r_k", among=among)),

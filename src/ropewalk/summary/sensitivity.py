@@ -17,8 +17,10 @@ THRESHOLDS = ((0.2, 0.6), (0.4, 0.8))
 SAMPLE = 300
 """Heads of a sample, as published; half of all where there are fewer than twice as many."""
 
+SKIPPED = "_skip4"
+"""Ending of the columns of r_q and r_k without the first tokens of every document."""
 FIRST, AT_ONE_CONTEXT = "without the first 4 tokens", "all cut to {} tokens, the shortest context"
-ENDINGS: Mapping[str, str] = {"_skip4": FIRST, COMMON: AT_ONE_CONTEXT}
+ENDINGS: Mapping[str, str] = {SKIPPED: FIRST, COMMON: AT_ONE_CONTEXT}
 COLUMNS: Mapping[str, str] = {
     "checkpoint": "name of the checkpoint",
     "label": "short name of the checkpoint",

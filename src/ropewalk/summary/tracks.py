@@ -121,3 +121,29 @@ class Track:
         the two errors are taken as independent.
         """
         return self.readings[last].since(self.readings[first])
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How far one measure lies from another of the same checkpoints, `after - before`, paired by head and group."""
+
+    before: Track
+    after: Track
+
+    @cached_property
+    def _estimates(self) -> list[Estimate]:
+        return [after.since(before) for before, after in zip(self.before.readings, self.after.readings, strict=True)]
+
+    @cached_property
+    def values(self) -> NDArray[np.float64]:
+        """Differences [checkpoints]."""
+        return np.array([estimate.value for estimate in self._estimates])
+
+    @cached_property
+    def errors(self) -> NDArray[np.float64]:
+        """Their standard errors [checkpoints]; NaN without groups of documents."""
+        return np.array([estimate.se for estimate in self._estimates])
+
+    def at(self, index: int) -> Estimate:
+        """The difference at one checkpoint."""
+        return self._estimates[index]

@@ -88,6 +88,11 @@ class View:
         """Whether the numbers of shuffled positions are at hand."""
         return any("r_q_permuted" in part for part in self.parts)
 
+    @property
+    def axes(self) -> list[str]:
+        """The choices of axis that every checkpoint has columns of."""
+        return [name for name, ending in AXES.items() if self.has_columns(ending)]
+
     def on(self, axis: str) -> "View":
         """The same heads with r_q and r_k, and what follows from them, on another axis (docs/method.md §3)."""
         if axis not in AXES:
