@@ -230,12 +230,10 @@ def test_planted_kernels_go_their_ways():
 
 
 def test_ways_that_hang_on_less_than_an_error_are_undecided():
-    # Down by 3.1, up by 1: the slope is -2.1 / 4.1, just beyond one half. One bin weighs more than the other.
-    values = np.array([3.1, 0.0, 1.0])
-    slope = lambda k: (k[2] - k[0]) / np.abs(np.diff(k)).sum()  # noqa: E731
-    gradient = np.array([(slope(values + d) - slope(values - d)) / 2e-6 for d in 1e-6 * np.eye(3)])
-    margin = abs(abs(slope(values)) - 0.5)
-    edge = margin / (2.0 * np.sqrt((gradient**2).sum()))
+    # Nine bins: the means of the outer thirds differ by 0.35 of the range, just beyond a third of it.
+    values = np.array([0.4, 0.4, 0.4, 1.0, 0.5, 0.0, 0.05, 0.05, 0.05])
+    slope = values[:3].mean() - values[-3:].mean()
+    edge = (slope - 1 / 3) / (2.0 * np.sqrt(2 / 3))
     assert matrix(values, 0.99 * edge).tally() == ({NEAR: 1, FAR: 0, BOTH: 0, FLAT: 0}, 0)
     assert matrix(values, 1.01 * edge).tally() == ({NEAR: 1, FAR: 0, BOTH: 0, FLAT: 0}, 1)
     assert matrix(np.array([0.2, 0.0]), 0.11).tally().ways[FLAT] == 1

@@ -122,7 +122,7 @@ def _panel(ax: Any, view: View, index: int, table: NDArray[np.float64], norm: Po
     ax.spines[:].set_visible(False)
     stride = max(1, -(-layers // 9))
     ax.set_yticks(np.arange(0, layers, stride) + 0.5, range(0, layers, stride))
-    _distances(ax, parts, 0.5, -(-len(parts) // 6))
+    _distances(ax, parts, 0.5, -(-len(parts) // max(2, 16 // len(view.lineup))))
     ax.tick_params(length=1.5, labelsize=7)
     ax.set_title(plain(shortened(view.lineup.labels[index], 14)), fontsize=7.5)
     part = view.parts[index]

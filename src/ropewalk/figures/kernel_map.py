@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ropewalk.figures.caption import Caption
 from ropewalk.figures.head_panels import log_axis, nothing
-from ropewalk.figures.kernels import BOTH, FAR, FLAT, LEAST, NEAR, ONE_WAY, WAYS, Count, Kernels, kernels
+from ropewalk.figures.kernels import BOTH, FAR, FLAT, LEAST, NEAR, WAYS, Count, Kernels, kernels
 from ropewalk.figures.production import steps
 from ropewalk.figures.selection import OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
@@ -135,8 +135,8 @@ def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None
             "per octave).",
             selection_step(view, checkpoints, COUNT),
             f"**Which way a kernel goes**: {FLAT} where it spans less than {LEAST} nats or no more than its error; "
-            f"else {NEAR} or {FAR} where its net fall or rise from the first bin to the last is more than "
-            f"{ONE_WAY:.0%} of all its ups and downs from bin to bin; else {BOTH}. Undecided are heads that stand "
+            f"else {NEAR} or {FAR} where its mean over the nearest third of the bins is above or below that over the "
+            f"farthest by more than a third of its range; else {BOTH}. Undecided are heads that stand "
             "nearer to one of these limits than their error, with errors of bins taken as independent.",
             aggregation="counts over heads with a kernel; a change of a count is called one where it is more than the "
             "heads undecided at both ends.",

@@ -13,8 +13,8 @@ from ropewalk.summary.view import View
 NEAR, FAR, BOTH, FLAT = "near", "far", "both ways", "flat"
 WAYS = (NEAR, FAR, BOTH, FLAT)
 """Which keys a kernel prefers: near ones (K falls with distance), far ones (it rises), it goes both ways, or none."""
-ONE_WAY = 0.5
-"""A kernel goes one way where its net rise or fall is more than this part of all its ups and downs."""
+ONE_WAY = 1 / 3
+"""A kernel goes one way where its ends differ by more than this part of its range."""
 LEAST = 0.1
 """Nats: a kernel that spans less is flat, as it makes no attention weight a tenth larger than another."""
 
@@ -47,19 +47,17 @@ class Kernels(NamedTuple):
     def tally(self) -> "Count":
         """How many heads go which way.
 
-        With steps s_b = K_{b+1} - K_b the slope m = Σ s_b / Σ |s_b| is -1 where K only falls and 1 where it only rises.
-        Its error takes those of the bins as independent: ∂m/∂K_b = (w_{b-1} - w_b) / Σ |s|, w = 1 - m sign(s).
+        The slope is the mean of K over the farthest third of the bins less that over the nearest, as a part of its
+        range; its error takes those of the bins as independent.
         """
-        values = self.values[self.known]
-        steps = np.diff(values, axis=1)
-        there = np.isfinite(steps)
-        steps = np.where(there, steps, 0.0)
-        variation = np.abs(steps).sum(axis=1)
-        slope = np.nan_to_num(ratio(steps.sum(axis=1), variation))
-        weights = np.where(there, 1 - slope[:, None] * np.sign(steps), 0.0)
-        pull = np.diff(weights, axis=1, prepend=0, append=0) * np.nan_to_num(self.errors[self.known])
-        slope_reach = self.limit * ratio(np.sqrt((pull**2).sum(axis=1)), variation)
+        values, errors = self.values[self.known], self.errors[self.known]
+        place = np.where(np.isfinite(values), np.cumsum(np.isfinite(values), axis=1) - 1, -1)
+        third = np.ceil(np.isfinite(values).sum(axis=1, keepdims=True) / 3)
+        last = place.max(axis=1, keepdims=True)
+        weights = ((place > last - third) & (place >= 0)) / third - ((place < third) & (place >= 0)) / third
         span, span_reach = _spans(values), self.limit * self.range_errors[self.known]
+        slope = np.nan_to_num(ratio((np.nan_to_num(values) * weights).sum(axis=1), span))
+        slope_reach = self.limit * ratio(np.sqrt((np.nan_to_num(errors) ** 2 * weights**2).sum(axis=1)), span)
         flat = (span < LEAST) | (span <= span_reach)
         one_way = np.abs(slope) > ONE_WAY
         near = np.abs(np.abs(slope) - ONE_WAY) <= slope_reach

@@ -216,6 +216,8 @@ def _moved(view: View, gap: Gap, measure: str) -> str:
     if np.isnan(change.value):
         return f"{name} cannot be compared"
     way = sign(change, unit)
+    if way and not float(unit.number(change.value)):
+        return f"{name} moves by less than {10.0**-unit.digits:g}{unit.value}"
     if way:
         return f"{name} is {amount(change, unit)} {'higher' if way > 0 else 'lower'}"
     size = f" beyond its error ({unit.number(change.value)}{unit.error(change.se)}{unit.change})"

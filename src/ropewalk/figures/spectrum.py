@@ -71,6 +71,8 @@ def draw(view: View, *, checkpoints: Sequence[str] | None = None) -> Figure:
         if not ax.lines:
             nothing(ax, "no numbers")
         ax.axvline(1.0, color=RULE, linestyle="--", linewidth=0.9, zorder=1, gid="context")
+    # Only now: a limit that is set fixes the scale that the panels of a row share.
+    for ax in grid[:, 0]:
         ax.set_ylim(bottom=0)
     grid[0, 0].set_xscale("log")
     grid[0, 0].xaxis.set_major_formatter(lambda x, _: f"{x:g}")
