@@ -1,26 +1,31 @@
-"""One head, looked at closely: its row, its components, its path through the context."""
+"""One head, looked at closely: its row, its components, its frame, what it does, its path through the context."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from ropewalk.analysis import Tables
 from ropewalk.errors import RopewalkError
 from ropewalk.geometry.moments import Floats
 from ropewalk.geometry.pca import describe, eigenbasis, pooled_scatter
-from ropewalk.statistics.base import Captured, LayerHeads, layers_of
+from ropewalk.statistics.base import Captured, layers_of
 from ropewalk.statistics.moments import MomentSums, moments_of
-from ropewalk.statistics.profile import Profile, bucket_edges
+from ropewalk.statistics.profile import Profile
+from ropewalk.tables import HEAD_FACTS
 
 
 @dataclass(frozen=True)
 class HeadDetail:
     """What is known of one head at one checkpoint.
 
-    `row` is its row of `heads.csv`. From the sums, and None where only tables are at hand: `spectrum` [d], the share of
-    the pooled variance on each component; `components` [m, d], the leading ones as unit vectors, oriented as in
-    `qk.csv`; `path`, per bucket of positions (start, stop, tokens) the mean projections of queries `q` and keys `k` on
-    PC0; `mean_q` and `mean_k` [buckets, d], the mean vectors behind it.
+    `row` is its row of `heads.csv`. Its rows of other tables, None where there are none: `frame` of `spectrum.csv`, per
+    pair of dimensions that turn together; `distance` of `distance.csv`, its kernel, mean score and attention by
+    distance; `path` of `profiles.csv`, the mean projections of its queries and keys on PC0 by position. From the sums,
+    and None where only tables are at hand: `spectrum` [d], the share of the pooled variance on each component;
+    `components` [m, d], the leading ones as unit vectors, oriented as in `qk.csv`; `mean_q` and `mean_k` [buckets, d],
+    the mean vectors by position.
     """
 
     checkpoint: str
@@ -29,6 +34,8 @@ class HeadDetail:
     row: "pd.Series[float]"
     spectrum: Floats | None = None
     components: Floats | None = None
+    frame: pd.DataFrame | None = None
+    distance: pd.DataFrame | None = None
     path: pd.DataFrame | None = None
     mean_q: Floats | None = None
     mean_k: Floats | None = None
@@ -52,17 +59,27 @@ class HeadDetail:
         )
 
 
-def head_detail(heads: pd.DataFrame, captured: Captured | None, checkpoint: str, layer: int, head: int) -> HeadDetail:
+TABLES = {"frame": "spectrum", "distance": "distance", "path": "profiles"}
+"""Tables with several rows per head, by the field that holds a head's own."""
+
+
+def head_detail(tables: Tables, captured: Captured | None, checkpoint: str, layer: int, head: int) -> HeadDetail:
     """Put together what tables and sums know of a head; an unknown one is named with what there is."""
+    heads = tables.heads
     own = heads[heads["checkpoint"] == checkpoint]
     rows = own[(own["layer"] == layer) & (own["head"] == head)]
     if rows.empty:
         known = own.loc[own["layer"] == layer, "head"].tolist()
         hint = f"heads {_listed(known)}" if known else f"no heads, but layers {_listed(own['layer'].unique().tolist())}"
         raise RopewalkError(f"no head {head} of layer {layer} was measured at {checkpoint!r}: layer {layer} has {hint}")
-    row = rows.iloc[0]
+    found: dict[str, Any] = {
+        field: _rows(tables.others[name], checkpoint, layer, head)
+        for field, name in TABLES.items()
+        if name in tables.others
+    }
+    detail = HeadDetail(checkpoint, layer, head, rows.iloc[0], **found)
     if captured is None:
-        return HeadDetail(checkpoint, layer, head, row)
+        return detail
     layer_heads = next(one for one in layers_of(captured.layout, captured.heads) if one.layer.layer == layer)
     index = layer_heads.heads.index(head)
     q, k = moments_of(MomentSums().merge(captured.parts(MomentSums.name, layer_heads)), layer_heads)
@@ -72,36 +89,28 @@ def head_detail(heads: pd.DataFrame, captured: Captured | None, checkpoint: str,
     leading = captured.scope.components
     pca = describe(q, k, scatter, spectrum[:, :leading], basis[:, :, :leading]).oriented()
     total = spectrum.sum()
-    detail = HeadDetail(
-        checkpoint,
-        layer,
-        head,
-        row,
+    detail = replace(
+        detail,
         spectrum=spectrum[0] / total if total > 0 else np.full_like(spectrum[0], np.nan),
         components=np.ascontiguousarray(pca.vectors[0].T),
     )
-    return _with_path(detail, captured, layer_heads, index) if Profile.name in captured.statistics else detail
-
-
-def _with_path(detail: HeadDetail, captured: Captured, heads: LayerHeads, index: int) -> HeadDetail:
-    assert detail.components is not None
-    sums = Profile().merge(captured.parts(Profile.name, heads))
-    edges = bucket_edges(captured.scope.context)
-    n = sums["n"]
+    if Profile.name not in captured.statistics:
+        return detail
+    sums = Profile().merge(captured.parts(Profile.name, layer_heads))
     with np.errstate(invalid="ignore"):
         # A bucket that lies among the tokens left out at the start has none: its mean is missing.
-        mean_q = sums["q.sum"][index] / n[:, None]
-        mean_k = sums["k.sum"][heads.key_index[index]] / n[:, None]
-    path = pd.DataFrame(
-        {
-            "start": edges[:-1],
-            "stop": edges[1:],
-            "tokens": n.astype(np.int64),
-            "q": mean_q @ detail.components[0],
-            "k": mean_k @ detail.components[0],
+        means = {
+            "mean_q": sums["q.sum"][index] / sums["n"][:, None],
+            "mean_k": sums["k.sum"][layer_heads.key_index[index]] / sums["n"][:, None],
         }
-    )
-    return replace(detail, path=path, mean_q=mean_q, mean_k=mean_k)
+    return replace(detail, **means)
+
+
+def _rows(table: pd.DataFrame, checkpoint: str, layer: int, head: int) -> pd.DataFrame | None:
+    """The rows of a head, without what is the same in all of them; None where it has none."""
+    own = table[(table["checkpoint"] == checkpoint) & (table["layer"] == layer) & (table["head"] == head)]
+    facts = [name for name in HEAD_FACTS if name in own]
+    return None if own.empty else own.drop(columns=facts).reset_index(drop=True)
 
 
 def _listed(numbers: list[int]) -> str:

@@ -37,7 +37,7 @@ class Results:
 
     >>> r = ropewalk.load("results/miniature")  # doctest: +SKIP
     >>> r.summary()  # doctest: +SKIP
-    >>> r.head(3, 1, checkpoint="LC2-120").path  # doctest: +SKIP
+    >>> r.head(3, 1, checkpoint="LC2-120").distance  # doctest: +SKIP
     >>> r.figure("phase_portraits")  # doctest: +SKIP
     """
 
@@ -122,7 +122,7 @@ class Results:
         lineup = self.view.lineup
         index = lineup.find([checkpoint])[0] if checkpoint is not None else len(lineup) - 1
         name = lineup.names[index]
-        return head_detail(self.heads, self.captures.get(name), name, layer, head)
+        return head_detail(self.tables, self.captures.get(name), name, layer, head)
 
     def figure(self, name: str, **options: Any) -> Figure:
         """A figure by name, such as `position_signal`; in a notebook it shows itself. `figures()` lists them."""

@@ -608,3 +608,50 @@ def test_hostile_labels_do_not_run(browser, tmp_path, no_figures):
     assert HOSTILE in opened.page.locator("#made").text_content()
     assert opened.column("#heads table", 0)[0] == HOSTILE
     opened.page.close()
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A results folder with every statistic, and its page."""
+    import torch
+
+    import ropewalk
+    from helpers.tiny import tiny_smollm3
+
+    torch.manual_seed(0)
+    documents = torch.randint(3, 40, (4, 64)).tolist()
+    results = ropewalk.measure(tiny_smollm3(), documents, context=64, shards=2)
+    folder = tmp_path_factory.mktemp("measured")
+    results.write_tables(folder)
+    results.report(folder)
+    return folder
+
+
+def test_one_head_shows_what_the_tables_say(browser, measured):
+    heads = pd.read_csv(measured / "heads.csv")
+    visit = Visit(browser, measured / "report.html", viewport={"width": 1280, "height": 900})
+    visit.page.select_option("#head select[name=layer]", "2")
+    visit.page.select_option("#head select[name=head]", "1")
+    row = heads[(heads["layer"] == 2) & (heads["head"] == 1)].iloc[0]
+    shown = dict(zip(visit.column("#head table", 0), visit.column("#head table", 1), strict=True))
+    assert {"r_q", "fixed_share_q", "kernel_misfit", "eta2_k", "mass_induction", "score_r2_distance"} <= set(shown)
+    for name, text in shown.items():
+        assert float(text.replace("−", "-")) == pytest.approx(row[name], rel=1e-4), name
+    charts = visit.page.locator("#head .chart")
+    assert charts.count() == 4
+    distance = pd.read_csv(measured / "distance.csv").query("layer == 2 and head == 1")
+    assert charts.nth(0).locator("circle").count() == distance["score"].notna().sum()
+    assert len(charts.nth(0).locator("polyline").get_attribute("points").split()) == distance["kernel"].notna().sum()
+    # A layer without RoPE has no kernel and no spectrum, and its other curves are there.
+    visit.page.select_option("#head select[name=layer]", "3")
+    assert charts.nth(0).locator("polyline").count() == 0
+    assert charts.nth(0).locator("circle").count() > 0
+    assert charts.nth(3).locator("svg").count() == 0
+    assert "kernel_range" not in visit.column("#head table", 0)
+    assert visit.complaints == []
+    visit.page.close()
+
+
+def test_a_table_alone_has_no_section_on_one_head(data):
+    assert data.one_head is None
+    assert 'id="head"' not in render(replace(data, pictures=()))

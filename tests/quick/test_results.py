@@ -120,6 +120,14 @@ def test_a_head_looked_at_closely(results: ropewalk.Results, by_hand: list[Call]
     np.testing.assert_allclose(head.mean_q, q.mean(axis=0), atol=1e-5)
     np.testing.assert_allclose(head.mean_k, k.mean(axis=0), atol=1e-5)
     np.testing.assert_allclose(head.path["q"], q.mean(axis=0) @ head.components[0], atol=1e-5)
+    assert head.frame is not None
+    assert head.distance is not None
+    assert head.frame["fixed_q"].sum() == pytest.approx(head.row["fixed_share_q"])
+    assert head.distance["mass"].sum() == pytest.approx(1)
+    assert list(head.distance) == [
+        "distance", "distance_stop", "kernel", "se_kernel", "score", "se_score", "mass", "se_mass"
+    ]  # fmt: skip
+    assert results.head(3, 0).frame is None
     assert head.path[["start", "stop", "tokens"]].iloc[5].tolist() == [5, 6, 6]
     assert np.sign(np.corrcoef(head.path["q"], head.path["start"])[0, 1]) == np.sign(head.row["r_q"])
     assert head.category == results.table.query("layer == 2 and head == 3 and pc == 0")["category"].iloc[0]

@@ -154,7 +154,8 @@ class _Collector:
         for call_index, accumulators in self._accumulators.items():
             heads = self._heads[call_index]
             for name, accumulator in accumulators.items():
-                arrays = accumulator.sums()
+                # In one order in memory, as shards are read back: other orders would be summed to other last digits.
+                arrays = {part: np.asarray(array, order="C") for part, array in accumulator.sums().items()}
                 _check_finite(name, arrays, heads)
                 sums[name, heads.layer.layer] = arrays
         return sums

@@ -73,7 +73,7 @@ def write_shard(
     `versions` are those of the libraries that made the sums: the installed ones unless they were made earlier.
     """
     arrays = {
-        f"{_prefix(statistic, layer)}{name}": np.asarray(array, order="C")
+        f"{_prefix(statistic, layer)}{name}": array
         for (statistic, layer), own in sums.items()
         for name, array in own.items()
     }

@@ -14,6 +14,7 @@ from ropewalk.figures.style import png
 from ropewalk.record import Record
 from ropewalk.report import numbers
 from ropewalk.report.glossary import glossary
+from ropewalk.report.one_head import one_head
 from ropewalk.report.parts import Origin, Picture, Report
 from ropewalk.report.settings import entries, facts, proofs
 from ropewalk.summary.view import View
@@ -44,13 +45,14 @@ def report_data(
         cards=numbers.cards(view),
         pictures=tuple(_pictures(view, folder, source, options)),
         grids=(*numbers.grids(view), *numbers.sensitivity_grid(view, hangs_on)),
-        head_columns=numbers.HEAD_COLUMNS,
+        head_columns=numbers.head_columns(view),
         filter_example=numbers.FILTER_EXAMPLE,
         heads=numbers.heads(view),
         facts=(*facts(view, _date(record, folder)), *proofs(origins)),
         made=tuple(entries(made)),
         study=None if record is None else record.text,
         terms=glossary(),
+        one_head=one_head(view),
     )
 
 

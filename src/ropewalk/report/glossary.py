@@ -88,6 +88,50 @@ def glossary() -> tuple[Term, ...]:
             ),
         ),
         Term(
+            "fixed share, concentration",
+            (
+                "How much of the energy of a head's queries or keys is one constant vector, which RoPE turns with "
+                "position; and how far all tokens point the same way before the rotation. Where the fixed share is "
+                "large, position is in the vectors because RoPE puts it there, whatever the token.",
+            ),
+        ),
+        Term(
+            "distance kernel, range, misfit",
+            (
+                "K(Δ), the score that the constant parts of queries and keys give to a key Δ tokens back: how much the "
+                "head prefers one distance to another when content averages out. Its range is the largest less the "
+                "smallest value; the misfit is the share of how the measured mean score varies with distance that K "
+                "misses.",
+            ),
+        ),
+        Term(
+            "scores by distance",
+            (
+                "The share of the variance of a query's scores over keys that the octave of the distance explains, as "
+                "a mean over sampled queries, the first four keys left out: what `position-dominated` should mean. "
+                "Noise gives 0 on average.",
+            ),
+        ),
+        Term(
+            "first token, previous token, induction, effective keys",
+            (
+                "What a head's attention is on, at sampled queries of every document: the first key (a sink), the key "
+                "one token back, keys after an earlier copy of the current token; and how many keys it is spread over "
+                "(exp of its entropy).",
+            ),
+        ),
+        Term(
+            "η²",
+            (
+                "The share of the variance of queries or keys that lies between positions, whatever the path; r² is "
+                "its part along a straight line on one axis. Taken across shards, so that noise counts for nothing.",
+            ),
+        ),
+        Term(
+            "rank",
+            ("In how many directions queries or keys spread: the participation ratio `(tr S)² / tr S²`.",),
+        ),
+        Term(
             "nulls",
             (
                 "What the numbers are held against: the same vectors with positions shuffled within each document, and "

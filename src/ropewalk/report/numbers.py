@@ -11,6 +11,7 @@ import pandas as pd
 from ropewalk.figures.wording import CORRELATION, SHARE, Unit, where
 from ropewalk.geometry.taxonomy import CATEGORIES, CERTAIN, DISCORDANT, DOMINATED, MIXED, UNDECIDED
 from ropewalk.report.parts import MISSING, Card, Cell, Column, Grid, HeadColumn
+from ropewalk.statistics.registry import described_columns
 from ropewalk.summary.lineup import Lineup
 from ropewalk.summary.tracks import Estimate, Track
 from ropewalk.summary.view import View
@@ -212,6 +213,23 @@ def sensitivity_grid(view: View, rows: pd.DataFrame) -> Iterable[Grid]:
     )
 
 
+_FURTHER = {
+    "fixed_share_q": "fixed q",
+    "fixed_share_k": "fixed k",
+    "kernel_range": "kernel range",
+    "kernel_misfit": "misfit",
+    "score_r2_distance": "scores by distance",
+    "mass_first": "first token",
+    "mass_previous": "previous token",
+    "mass_induction": "induction",
+    "effective_keys": "effective keys",
+    "eta2_q": "η² q",
+    "eta2_k": "η² k",
+    "rank_q": "rank q",
+    "rank_k": "rank k",
+}
+"""Columns of heads beyond PC0, with their titles in the table."""
+
 HEAD_COLUMNS = (
     HeadColumn("checkpoint", "checkpoint", number=False),
     HeadColumn("layer", "layer"),
@@ -226,13 +244,19 @@ HEAD_COLUMNS = (
     HeadColumn("eigengap", "eigengap", "(λ0 - λ1) / λ0"),
     HeadColumn("separation_share", "separation", "share of PC0's variance that tells queries from keys"),
     HeadColumn("certainty", "certainty", "probability of the category"),
+    *(HeadColumn(name, title, described_columns()[name]) for name, title in _FURTHER.items()),
 )
 FILTER_EXAMPLE = f"L12, L12H3, {NOPE}, {MIXED}, {DISCORDANT}"
-_WITH_ERRORS = ("r_q", "r_k", "explained_variance")
+_WITH_ERRORS = ("r_q", "r_k", "explained_variance", *_FURTHER)
+
+
+def head_columns(view: View) -> tuple[HeadColumn, ...]:
+    """The columns of the table of heads: those of PC0, and the further ones that the view has."""
+    return tuple(one for one in HEAD_COLUMNS if one.key not in _FURTHER or view.lacks([one.key]) is None)
 
 
 def heads(view: View) -> Mapping[str, Any]:
-    """PC0 of every head: plain values (None where missing) by the keys of `HEAD_COLUMNS`, and standard errors.
+    """Every head: plain values (None where missing) by the keys of `head_columns`, and standard errors.
 
     A value of `checkpoint` is an index into `checkpoints`.
     """
@@ -246,10 +270,11 @@ def heads(view: View) -> Mapping[str, Any]:
         "sign": [None if pd.isna(word) else word for word in rows["concordance"]],
         **{column: _plain(rows, column, 5) for column in (*_WITH_ERRORS, "eigengap", "separation_share")},
     }
+    shown = [column.key for column in head_columns(view)]
     return {
         "checkpoints": list(view.lineup.labels),
-        "columns": {column.key: values[column.key] for column in HEAD_COLUMNS},
-        "errors": {column: _plain(rows, f"se_{column}", 5) for column in _WITH_ERRORS},
+        "columns": {key: values[key] for key in shown},
+        "errors": {key: _plain(rows, f"se_{key}", 5) for key in _WITH_ERRORS if key in shown},
     }
 
 

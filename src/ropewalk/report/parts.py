@@ -95,7 +95,8 @@ class Report:
     """Everything the page shows.
 
     `heads` is what the page's script draws the table of heads from: labels of the checkpoints, values and standard
-    errors by the keys of `head_columns`. `filter_example` says what the table can be filtered by.
+    errors by the keys of `head_columns`. `filter_example` says what the table can be filtered by. `one_head` is what it
+    draws a single head from, None where there is nothing but PC0.
     """
 
     name: str
@@ -111,3 +112,4 @@ class Report:
     made: tuple[Entry, ...]
     study: str | None
     terms: tuple[Term, ...]
+    one_head: Mapping[str, Any] | None = None

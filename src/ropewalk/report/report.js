@@ -135,6 +135,133 @@
 
   headTable(document.getElementById("heads"));
 
+  const BOX = { width: 340, height: 210, left: 46, right: 8, top: 8, bottom: 30 };
+
+  function shape(name, attributes, text) {
+    const element = document.createElementNS(document.querySelector("svg").namespaceURI, name);
+    Object.entries(attributes).forEach(([key, value]) => element.setAttribute(key, value));
+    if (text !== undefined) element.textContent = text;
+    return element;
+  }
+
+  /* A number for people: three digits, and none that says nothing. */
+  function short(value) {
+    const size = Math.abs(value);
+    if (size < 1e-6) return "0";
+    if (size < 0.001) return value.toExponential(1).replaceAll("-", "−");
+    return Number(value.toPrecision(3)).toLocaleString("en", { maximumFractionDigits: 4 }).replace("-", "−");
+  }
+
+  /* A chart of `series` ({label, kind, points: [[x, y, error]]}); x is drawn as log(x + shift). */
+  function chart(title, xLabel, shift, series) {
+    const figure = document.createElement("figure");
+    figure.className = "chart";
+    const points = series.flatMap((one) => one.points);
+    if (!points.length) return figure;
+    const place = (x) => Math.log(x + shift);
+    const low = Math.min(...points.map(([x]) => place(x))), high = Math.max(...points.map(([x]) => place(x)));
+    const bottom = Math.min(...points.map(([, y, e]) => y - (e ?? 0))), top = Math.max(...points.map(([, y, e]) => y + (e ?? 0)));
+    const X = (x) => BOX.left + ((place(x) - low) / (high - low || 1)) * (BOX.width - BOX.left - BOX.right);
+    const Y = (y) => BOX.height - BOX.bottom - ((y - bottom) / (top - bottom || 1)) * (BOX.height - BOX.top - BOX.bottom);
+    const svg = shape("svg", { viewBox: `0 0 ${BOX.width} ${BOX.height}`, role: "img", "aria-label": title });
+    [bottom, (bottom + top) / 2, top].forEach((value) => {
+      svg.append(shape("line", { class: "rule", x1: BOX.left, x2: BOX.width - BOX.right, y1: Y(value), y2: Y(value) }));
+      svg.append(shape("text", { x: BOX.left - 4, y: Y(value) + 3, "text-anchor": "end" }, short(value)));
+    });
+    const xs = [...new Set(points.map(([x]) => x))].sort((a, b) => a - b);
+    [0, 1, 2, 3].map((part) => low + (part / 3) * (high - low)).forEach((at, part) => {
+      const near = xs.reduce((best, x) => (Math.abs(place(x) - at) < Math.abs(place(best) - at) ? x : best), xs[0]);
+      const anchor = ["start", "middle", "middle", "end"][part];
+      svg.append(shape("text", { x: X(near), y: BOX.height - BOX.bottom + 13, "text-anchor": anchor }, short(near)));
+    });
+    svg.append(shape("text", { x: (BOX.left + BOX.width) / 2, y: BOX.height - 3, "text-anchor": "middle" }, xLabel));
+    series.forEach(({ kind, points: own }) => {
+      if (kind.includes("dots")) {
+        own.forEach(([x, y, e]) => {
+          if (e) svg.append(shape("line", { class: kind, x1: X(x), x2: X(x), y1: Y(y - e), y2: Y(y + e) }));
+          svg.append(shape("circle", { class: kind, cx: X(x), cy: Y(y), r: 2.2 }));
+        });
+      } else {
+        svg.append(shape("polyline", { class: kind, points: own.map(([x, y]) => `${X(x).toFixed(1)},${Y(y).toFixed(1)}`).join(" ") }));
+      }
+    });
+    const caption = document.createElement("figcaption");
+    caption.append(title, ": ");
+    series.forEach(({ label, kind }, number) => {
+      const name = document.createElement("span");
+      name.className = kind;
+      name.textContent = label;
+      caption.append(number ? ", " : "", name);
+    });
+    figure.append(svg, caption);
+    return figure;
+  }
+
+  /* One head: its curves and all its numbers. */
+  function oneHead(root) {
+    const data = JSON.parse(document.getElementById("head-data").textContent);
+    const form = root.querySelector("form"), { layer, head } = form.elements;
+    const body = root.querySelector("tbody"), charts = root.querySelector(".charts");
+    const option = (value) => new Option(value, value);
+    layer.append(...[...new Set(data.heads.map(([number]) => number))].map(option));
+
+    /* Points of a curve: x is the first list, y the list `column`, with errors from another; missing ones are left out. */
+    function curve(table, label, kind, column, error) {
+      const lists = data.curves[table]?.[`${layer.value} ${head.value}`];
+      if (!lists || !lists[column]) return [];
+      const points = lists[0].map((x, i) => [x, lists[column][i], error ? lists[error]?.[i] : null]);
+      const own = points.filter(([x, y]) => x !== null && y !== null);
+      return own.length ? [{ label, kind, points: own }] : [];
+    }
+
+    function draw() {
+      const centred = (series) => series.map((one) => {
+        const mean = one.points.reduce((sum, [, y]) => sum + y, 0) / one.points.length;
+        return { ...one, points: one.points.map(([x, y, e]) => [x, y - mean, e]) };
+      });
+      charts.replaceChildren(
+        chart("Score by distance, less its mean", "tokens back", 1, centred([...curve("distance", "kernel K", "kernel", 1), ...curve("distance", "measured", "dots", 2, 3)])),
+        chart("Attention by distance", "tokens back", 1, curve("distance", "share per bin", "kernel", 4)),
+        chart("Mean path on PC0", "position", 1, [...curve("profiles", "queries", "queries", 1), ...curve("profiles", "keys", "keys", 2), ...curve("profiles", "queries, straight", "queries straight", 3), ...curve("profiles", "keys, straight", "keys straight", 4)]),
+        chart("Spectrum", "wavelength in tokens", 0, [...curve("spectrum", "energy of queries", "queries", 1), ...curve("spectrum", "energy of keys", "keys", 2), ...curve("spectrum", "kernel share", "kernel", 3)]),
+      );
+      const row = data.heads.findIndex(([a, b]) => a === Number(layer.value) && b === Number(head.value));
+      body.replaceChildren(...data.numbers.filter(({ values }) => values[row] !== null).map(({ name, meaning, values, errors }) => {
+        const line = document.createElement("tr");
+        const cells = [0, 1, 2].map(() => document.createElement("td"));
+        const code = document.createElement("code");
+        code.textContent = name;
+        cells[0].append(code);
+        cells[1].className = "number";
+        cells[1].textContent = String(values[row]).replace("-", "−");
+        if (errors && errors[row] !== null) {
+          const note = document.createElement("small");
+          note.textContent = `± ${Number(errors[row].toPrecision(2))}`;
+          cells[1].append(note);
+        }
+        cells[2].textContent = meaning;
+        line.append(...cells);
+        return line;
+      }));
+    }
+
+    function choose() {
+      const own = data.heads.filter(([number]) => number === Number(layer.value));
+      const before = head.value;
+      head.replaceChildren(...own.map(([, number]) => option(number)));
+      if (own.some(([, number]) => String(number) === before)) head.value = before;
+      draw();
+    }
+
+    layer.addEventListener("change", choose);
+    head.addEventListener("change", draw);
+    form.addEventListener("submit", (event) => event.preventDefault());
+    choose();
+  }
+
+  const headSection = document.getElementById("head");
+  if (headSection) oneHead(headSection);
+
   /* The details of a caption are open, except on a phone until they are asked for, and always on paper. */
   const details = document.querySelectorAll("details.more");
   const unfold = (open) => details.forEach((detail) => { detail.open = open; });

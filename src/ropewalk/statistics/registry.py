@@ -103,6 +103,11 @@ def table_names(statistics: Iterable[str]) -> list[str]:
     return [table for name in known for table in find(name).tables]
 
 
+def described_columns() -> dict[str, str]:
+    """Every column that the statistics of the package add to `heads.csv`, with a sentence on what it holds."""
+    return {column: text for name in BUILT_IN for column, text in find(name).columns.items()}
+
+
 def _offered() -> dict[str, str]:
     installed = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
     return {**installed, **BUILT_IN}
