@@ -12,7 +12,7 @@ from helpers.behaviour import explained, looked_at
 from helpers.tiny import tiny_smollm3
 from ropewalk.models.layout import AttentionLayer
 from ropewalk.models.tap import Call, tap
-from ropewalk.statistics import rows as row_module
+from ropewalk.statistics import row_plan
 from ropewalk.statistics.base import LayerHeads, Observation, Readout, Scope, layers_of
 from ropewalk.statistics.behaviour import Behaviour, query_positions
 
@@ -154,7 +154,7 @@ def test_blocks_heads_and_first_tokens_change_nothing(
 ) -> None:
     whole = measured(model, tokens).heads
     columns = [name for name in whole if str(name).startswith(("mass_", "lift_", "effective", "score_r2"))]
-    monkeypatch.setattr(row_module, "BLOCK_SCORES", 300)
+    monkeypatch.setattr(row_plan, "BLOCK_SCORES", 300)
     same = np.testing.assert_allclose
     same(measured(model, tokens, batch_tokens=64).heads[columns], whole[columns], rtol=1e-5, atol=1e-7)
     # What a head does is the same whichever heads are looked at, and whether or not its first tokens count elsewhere.

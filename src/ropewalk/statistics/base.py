@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 KINDS = ("q", "k")
 """Queries and keys."""
+FIRST = 4
+"""Tokens at the start of a document that are kept apart: attention sinks have extreme vectors and scores."""
 
 Sums = dict[str, NDArray[Any]]
 """Named arrays of one layer and one group of documents.

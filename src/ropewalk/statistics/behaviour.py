@@ -11,10 +11,11 @@ from ropewalk.geometry.behaviour import fit, lift, octave_name
 from ropewalk.geometry.distance import distance_edges, octaves
 from ropewalk.geometry.moments import Floats
 from ropewalk.geometry.pca import ratio
-from ropewalk.statistics.base import LayerHeads, Observation, Readout, Scope, Statistic, Sums, left_out
+from ropewalk.statistics.base import FIRST, LayerHeads, Observation, Readout, Scope, Statistic, Sums, left_out
 from ropewalk.statistics.frame import distance_rows
 from ropewalk.statistics.registry import register
-from ropewalk.statistics.rows import COPIES, FIRST, RowPlan, reduce_rows, unpacked
+from ropewalk.statistics.row_plan import COPIES, RowPlan
+from ropewalk.statistics.rows import reduce_rows, unpacked
 
 if TYPE_CHECKING:
     import torch

@@ -6,9 +6,9 @@ from typing import ClassVar
 import numpy as np
 
 from ropewalk.geometry.moments import Floats, Moments, merge_all
-from ropewalk.statistics.base import KINDS, LayerHeads, Observation, Readout, Scope, Statistic, Sums
+from ropewalk.statistics.base import FIRST, KINDS, LayerHeads, Observation, Readout, Scope, Statistic, Sums
 from ropewalk.statistics.packing import pack, unpack
-from ropewalk.statistics.position import COLUMNS, COMMON, FIRST, SKIPPED, ByKind, read_position
+from ropewalk.statistics.position import COLUMNS, COMMON, SKIPPED, ByKind, read_position
 from ropewalk.statistics.registry import register
 from ropewalk.statistics.stream import MomentStream, shuffled_positions
 

@@ -13,10 +13,7 @@ from ropewalk.geometry.pca import centred_scatter, pooled_scatter, ratio
 from ropewalk.geometry.rank import ranks
 from ropewalk.geometry.readout import readouts
 from ropewalk.geometry.taxonomy import classify
-from ropewalk.statistics.base import KINDS, LayerHeads, Readout
-
-FIRST = 4
-"""Tokens at the start of a document whose sums are kept apart: attention sinks can steer a PCA."""
+from ropewalk.statistics.base import FIRST, KINDS, LayerHeads, Readout
 
 NOUNS = {"q": "queries", "k": "keys"}
 
