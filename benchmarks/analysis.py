@@ -18,9 +18,8 @@ from ropewalk.geometry.moments import Moments
 from ropewalk.models.layout import AttentionLayer, Layout
 from ropewalk.record import write_record
 from ropewalk.results import analyze
-from ropewalk.statistics.base import Scope, layers_of
+from ropewalk.statistics.base import FIRST, Scope, layers_of
 from ropewalk.statistics.moments import moment_sums
-from ropewalk.statistics.position import FIRST
 from ropewalk.study import Capture, check_study
 
 LAYERS, HEADS, KEYS, D, TOKENS = 36, 16, 4, 128, 1024
