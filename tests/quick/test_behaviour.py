@@ -272,3 +272,15 @@ def test_windows_caps_sinks_and_biases_are_the_models() -> None:
 def test_attention_that_sees_later_tokens_has_no_behaviour() -> None:
     q = torch.randn(16, 4)
     assert looks(q, q, torch.arange(16), is_causal=False).values == {}
+
+
+def test_long_documents_are_worked_on_in_blocks() -> None:
+    """At 32,768 tokens the scores of all sampled queries would be 134 MB for 32 heads; a block has a few MB."""
+    context, heads = 32768, 32
+    plan = row_plan.RowPlan.of(
+        query_positions(0, 0, context, 32, 0.125), torch.zeros(context, dtype=torch.int64), heads
+    )
+    assert sum(len(block.rows) for block in plan.blocks) == 32
+    for block in plan.blocks:
+        assert len(block.rows) == 1 or heads * block.position.numel() <= row_plan.BLOCK_SCORES
+        assert block.position.shape[1] >= int(block.rows.max()) + 1
