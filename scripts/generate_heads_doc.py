@@ -6,13 +6,14 @@ Every number and every direction word comes from the two folders of results, whi
 """
 
 import argparse
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -68,6 +69,7 @@ FIGURES = {
 }
 DPI = 150
 WIDTH = 120
+BOUND = "\x00"
 PLAIN = Unit(2, 1.0, "", "")
 TIMES = Unit(1, 1.0, "", "")
 ONE_NAT = 1.0
@@ -139,7 +141,9 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def wrapped(*sentences: str) -> str:
     """A paragraph of the sentences that are there."""
     text = " ".join(sentence for sentence in sentences if sentence)
-    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+    # Commands, and values with their errors, stay on one line.
+    bound = re.sub(r"`[^`]*`| ± ", lambda found: found[0].replace(" ", BOUND), text)
+    return textwrap.fill(bound, WIDTH, break_long_words=False, break_on_hyphens=False).replace(BOUND, " ")
 
 
 def section(heading: str, numbers: str, *paragraphs: str) -> str:
@@ -163,6 +167,11 @@ def mean_square(column: str) -> Measure:
         return Mean("square")({**heads, "square": heads[column] ** 2})
 
     return measure
+
+
+def square(measure: Measure) -> Measure:
+    """The square of a measure."""
+    return lambda heads: measure(heads) ** 2
 
 
 def in_contexts(heads: Columns) -> Any:
@@ -300,7 +309,7 @@ def axes_sentence(model: Model) -> str:
             goes = related(found, heads_with(model.view.on(axis).samples[0], f"fixed_share_{kind}", f"r_{kind}")) > 0
             (yes if goes else no).append(f"{name} {WHERE[axis]}")
     if len(no) < len(yes):
-        but = f" but {listed(no)}" if no else ""
+        but = f", except for {listed(no)}" if no else ""
         return f"In {model.name} it goes with r_q and abs r_k on all three axes{but}."
     return f"In {model.name} it goes with {listed(yes) or 'neither r_q nor abs r_k'}, and not with {listed(no)}."
 
@@ -338,6 +347,10 @@ def kernel_section(models: Sequence[Model]) -> str:
         way = contrast(model.sample, "kernel_r", strong, other).way(CORRELATION)
         return {1: "worse where it is weak", 0: "no worse where it is weak", -1: "better where it is weak"}[way]
 
+    def most(model: Model) -> str:
+        way = against(model.read(median("kernel_misfit")), HALF, CORRELATION)
+        return {-1: "most", 1: "less than half", 0: "half as far as errors tell"}[way]
+
     fails = []
     for model in models[:2]:
         lost, kept = missing(model)
@@ -346,12 +359,12 @@ def kernel_section(models: Sequence[Model]) -> str:
             word = {1: "have more induction mass than the others", -1: "have less induction mass than the others"}.get(
                 found.way(SHARE), "do not differ in induction mass beyond error and chance"
             )
-            layers = sorted(set(model.view.parts[0].loc[lost, "layer"].tolist()))
+            layers = [str(layer) for layer in sorted(set(model.view.parts[0].loc[lost, "layer"].tolist()))]
             spans = value(model.read(Mean("kernel_range", among=fixed(lost))), NATS)
             fails.append(
-                f"The {lost.sum()} heads of {model.name} that K misses (in {len(layers)} of its layers, the first of "
-                "them "
-                f"{layers[0]}; K spans {spans} there on average) {word}."
+                f"The {lost.sum()} heads of {model.name} that K misses (layer{'s' * (len(layers) > 1)} "
+                f"{listed(layers)}, "
+                f"where K spans {spans} on average) {word}."
             )
     trained, null = models[1], models[2]
     gain = over_null(trained, null, Mean("kernel_range"))
@@ -363,7 +376,9 @@ def kernel_section(models: Sequence[Model]) -> str:
             "scores "
             "of sampled queries (§10). Both are taken less their means over distances; the misfit is the "
             "share of the measured variation that K misses.",
-            f"K predicts the score {by_verdict(models, weak)}.",
+            f"Of how the score of the median head depends on distance, K accounts for {by_verdict(models, most)}. It "
+            "does "
+            f"{by_verdict(models, weak)}.",
             *fails,
             f"Training makes K {'wider' if sign(gain, NATS) > 0 else 'no wider beyond its error'}: its range in "
             f"{trained.name} less that in {null.name} is {NATS.number(gain.value)}{NATS.error(gain.se)} nats.",
@@ -497,6 +512,11 @@ def better(model: Model) -> str:
 # (d)
 
 
+def slow(model: Model) -> str:
+    """In how many heads the pair with the largest part of K does not turn once within the context."""
+    return model.count("dominant_wavelength", float(model.view.parts[0]["context"].iloc[0]))
+
+
 def far(column: str) -> Callable[[Model], str]:
     """The cell of what a column holds at wavelengths longer than the context."""
     return lambda model: value(beyond(model.view, 0, column), SHARE)
@@ -508,7 +528,7 @@ def wavelength_section(models: Sequence[Model]) -> str:
         row("kernel's wavelength over the context, geometric mean", in_contexts, PLAIN),
         Row(
             "heads whose largest part of K is a pair that does not turn once",
-            lambda model: model.count("dominant_wavelength", float(model.view.parts[0]["context"].iloc[0])),
+            slow,
         ),
         *(
             Row(f"{name} beyond the context", far(column))
@@ -540,8 +560,11 @@ def wavelength_section(models: Sequence[Model]) -> str:
         "Which wavelengths?",
         table(models, rows, "RoPE heads"),
         wrapped(
-            f"As a mean over heads the kernel's wavelength is {by_verdict(models, longer)}. Such slow pairs do not go "
-            "round: within the context they are a slope.",
+            f"As a mean over heads the kernel's wavelength is {by_verdict(models, longer)}.",
+            "A pair that does not turn once within the context is the largest part of K in "
+            f"{listed([f'{slow(model)} heads of {model.name}' for model in models])}: there K is a slope or an arch, "
+            "not a "
+            "wave.",
             f"The kernel sits {by_verdict(models, shifted)}. Errors of these shares are upper bounds, as if all heads "
             "and pairs erred together.",
         ),
@@ -580,10 +603,7 @@ def nope_section(model: Model) -> str:
             f"NoPE heads have more of these: {listed(more)}." if more else "",
             f"They have less of these: {listed(less)}." if less else "",
             f"No difference beyond error and chance: {listed(even)}." if even else "",
-            f"Position makes {value(carried, SHARE)} of the variance of their keys: what they look up, they look up by "
-            "content."
-            if against(carried, 0.05, SHARE) < 0 and "induction mass" in more
-            else f"Position makes {value(carried, SHARE)} of the variance of their keys.",
+            f"Position makes {value(carried, SHARE)} of the variance of their keys.",
         ),
     )
 
@@ -649,12 +669,18 @@ def sink_section(models: Sequence[Model]) -> str:
             f"In {models[1].name} it is {deeper(models[1])}."
             if against(models[1].read("mean_mass_first"), SINK, SHARE) > 0
             else "",
-            f"Without the first four tokens of every document {by_verdict(models[:2], shares)} beyond its error: what "
-            "stands on PC0 is not made by the sinks."
-            if not any("some" in shares(model) for model in models[:2])
-            else f"Without the first four tokens of every document {by_verdict(models[:2], shares)} beyond its error.",
+            f"Without the first four tokens of every document {by_verdict(models[:2], shares)} beyond its error; "
+            f"{listed([moved_size(model) for model in models[:2]])}.",
         ),
     )
+
+
+def moved_size(model: Model) -> str:
+    """What leaving the first tokens out does to mean |r_k|."""
+    change = without_first(model.view)["mean_abs_r_k"].at(0)
+    if not sign(change, CORRELATION) or not float(CORRELATION.number(change.value)):
+        return f"mean abs r_k of {model.name} moves by less than {10.0**-CORRELATION.digits:g}"
+    return f"mean abs r_k of {model.name} is {amount(change, CORRELATION)} {'higher' if change.value > 0 else 'lower'}"
 
 
 def deeper(model: Model) -> str:
@@ -738,43 +764,63 @@ def signed(change: Estimate, unit: Unit) -> str:
 
 # (i)
 
-COURSES: tuple[tuple[str, Measure, Unit], ...] = (
-    ("fixed share, queries", Mean("fixed_share_q"), SHARE),
-    ("range of K", Mean("kernel_range"), NATS),
-    ("correlation of K with the score", Mean("kernel_r"), CORRELATION),
-    ("scores by distance, RoPE", Mean("score_r2_distance", among=ROPE), SHARE),
-    ("scores by distance, NoPE", Mean("score_r2_distance", among=NOPE), SHARE),
-    ("previous token, RoPE", Mean("mass_previous", among=ROPE), SHARE),
-    ("induction mass, RoPE", Mean("mass_induction", among=ROPE), SHARE),
-    ("induction mass, NoPE", Mean("mass_induction", among=NOPE), SHARE),
-    ("induction over chance, NoPE", Mean("lift_induction", among=NOPE), TIMES),
+
+class Course(NamedTuple):
+    """A quantity over training: the head of its column, what sentences call it, and how its numbers are written."""
+
+    head: str
+    name: str
+    measure: Measure
+    unit: Unit
+    appears: bool = False
+
+
+COURSES = (
+    Course("fixed share, queries", "the fixed share of queries", Mean("fixed_share_q"), SHARE),
+    Course("range of K", "the range of K", Mean("kernel_range"), NATS, appears=True),
+    Course("correlation of K with the score", "the correlation of K with the score", Mean("kernel_r"), CORRELATION),
+    Course("scores by distance, RoPE", "scores by distance", Mean("score_r2_distance", among=ROPE), SHARE),
+    Course("scores by distance, NoPE", "scores by distance", Mean("score_r2_distance", among=NOPE), SHARE),
+    Course(
+        "previous token, RoPE",
+        "attention of RoPE heads on the previous token",
+        Mean("mass_previous", among=ROPE),
+        SHARE,
+        appears=True,
+    ),
+    Course("induction mass, RoPE", "the induction mass of RoPE heads", Mean("mass_induction", among=ROPE), SHARE),
+    Course(
+        "induction mass, NoPE",
+        "the induction mass of NoPE heads",
+        Mean("mass_induction", among=NOPE),
+        SHARE,
+        appears=True,
+    ),
+    Course("induction over chance, NoPE", "induction over chance", Mean("lift_induction", among=NOPE), TIMES),
 )
-APPEARING = ("range of K", "previous token, RoPE", "induction mass, NoPE")
 
 
 def training_section(study: View) -> str:
     """When kernels, the previous token and induction appear over the checkpoints of the miniature."""
     contexts = [int(part["context"].iloc[0]) for part in study.parts]
-    tracks = {name: (study.track(measure), unit) for name, measure, unit in COURSES}
     rows = [
-        [label, f"{contexts[index]:,}", *(value(track.at(index), unit) for track, unit in tracks.values())]
+        [label, f"{contexts[index]:,}", *(value(study.track(one.measure).at(index), one.unit) for one in COURSES)]
         for index, label in enumerate(study.lineup.labels)
     ]
     same = [index for index, context in enumerate(contexts) if context == contexts[0]]
     short = study.select(same)
+    appearing = [one for one in COURSES if one.appears]
     sentences = [
-        f"**{capitalised(name)}**: it {half_way(short, name)}. {largest_steps(short, short.track(measure), unit)}"
-        for name, measure, unit in COURSES
-        if name in APPEARING
+        f"{capitalised(one.name)} {half_way(short, one)}. {largest_steps(short, short.track(one.measure), one.unit)}"
+        for one in appearing
     ]
     whole = [
-        f"{name} {direction(track.change(same[-1], len(contexts) - 1), unit)}"
-        for name, (track, unit) in tracks.items()
-        if name in (*APPEARING, "fixed share, queries")
+        f"{one.name} {direction(study.track(one.measure).change(same[-1], len(contexts) - 1), one.unit)}"
+        for one in (COURSES[0], *appearing)
     ]
     return section(
         "When does it appear?",
-        grid(["checkpoint", "context", *tracks], rows),
+        grid(["checkpoint", "context", *(one.head for one in COURSES)], rows),
         wrapped(f"At the first context ({contexts[0]:,} tokens):"),
         "\n".join(f"- {sentence}" for sentence in sentences),
         wrapped(
@@ -799,10 +845,10 @@ def course_of_fixed(study: View) -> str:
     )
 
 
-def half_way(study: View, name: str) -> str:
+def half_way(study: View, course: Course) -> str:
     """At which checkpoint a quantity has made half of its way."""
-    measure, unit = next((measure, unit) for other, measure, unit in COURSES if other == name)
-    track, last = study.track(measure), len(study.lineup) - 1
+    unit = course.unit
+    track, last = study.track(course.measure), len(study.lineup) - 1
     change = track.change(0, last)
     way = sign(change, unit)
     if not way:
@@ -878,11 +924,18 @@ def about_r(model: Model) -> str:
         )
         for name, size in (("r_q", False), ("r_k", True))
     }
-    strongest = max(abs(estimate.value) for estimate, _ in found.values())
-    word = "Largely" if strongest**2 > 0.5 else "Little" if strongest**2 < 0.25 else "In part"
+    squares = [model.read(square(Correlation("score_r2_distance", name, name == "r_k"))) for name in ("r_q", "r_k")]
+    shared = max(squares)
+    inner = [
+        value(model.read(Correlation("score_r2_distance", name, size, ROPE)), CORRELATION)
+        for name, size in (("r_q", False), ("r_k", True))
+    ]
+    alone = f" ({' and '.join(inner)} over RoPE heads alone)" if NOPE(model.sample.columns).any() else ""
+    word = "Largely" if shared.value > 0.5 else "Little" if shared.value < 0.25 else "In part"
     return (
-        f"{word} in {model.name}: on PC0, what distance explains of a head's scores correlates {correlations(found)}, "
-        f"and so shares at most {SHARE.number(strongest**2)}% of its variance over heads with either."
+        f"{word} in {model.name}: on PC0, what distance explains of a head's scores correlates "
+        f"{correlations(found)}{alone}, "
+        f"and so shares at most {value(shared, SHARE)} of its variance over heads with either."
     )
 
 
@@ -910,7 +963,7 @@ def rope_or_content(model: Model) -> str:
         f"{value(one.means[1], SHARE)} in NoPE layers"
         for kind, one in found.items()
     ]
-    return f"{word}, in {model.name}: position makes {listed(texts)}."
+    return f"{word}, in {model.name}: position makes {', and '.join(texts)}."
 
 
 def with_training(trained: Model, null: Model) -> str:
@@ -922,7 +975,7 @@ def with_training(trained: Model, null: Model) -> str:
             f"{value(trained.read(Mean(f'eta2_{kind}')), SHARE)} of the variance of {noun}, "
             f"{amount(change, SHARE)} {'more' if sign(change, SHARE) > 0 else 'less or no more'} than untrained"
         )
-    return f"In {trained.name}, where every layer has RoPE, it makes {listed(texts)}."
+    return f"In {trained.name}, where every layer has RoPE, it makes {'; and '.join(texts)}."
 
 
 def letting_go(study: View) -> str:
@@ -970,14 +1023,12 @@ def purpose(model: Model) -> str:
     """What NoPE heads of the miniature do, in a sentence."""
     found = contrast(model.sample, "mass_induction", NOPE, ROPE)
     nope, rope = (value(mean, SHARE) for mean in found.means)
-    negative = model.read("discordant_nope")
     if found.way(SHARE) <= 0:
         return f"Not for induction, in {model.name}: its induction mass is {nope} in NoPE and {rope} in RoPE heads."
-    return (
-        f"For induction, in {model.name}: its mass is {nope} in NoPE heads and {rope} in RoPE "
-        f"heads. They are not the discordant cluster that the published depth cells suggest (§4): "
-        f"{value(negative, SHARE)} of their decided heads are discordant."
-    )
+    mean = model.read("mean_r_k_nope")
+    side = "below 0, as" if sign(mean, CORRELATION) < 0 else "not below 0, as"
+    cluster = f"Their mean r_k on PC0 is {value(mean, CORRELATION)}: {side} a fit to published depth cells has it (§4)."
+    return f"For induction, in {model.name}: its mass is {nope} in NoPE heads and {rope} in RoPE heads. {cluster}"
 
 
 def document(miniature: ropewalk.Results, smollm2: ropewalk.Results) -> str:
