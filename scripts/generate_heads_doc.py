@@ -67,6 +67,39 @@ FIGURES = {
     "miniature": ("category_behaviour", "fixed_share", "distance_kernels", "kernel_map"),
     "smollm2": ("distance_kernels", "sinks"),
 }
+SOURCES: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
+    "Is position a constant vector that RoPE turns?": (
+        ("fixed_share_q", "fixed_share_k", "concentration_q", "concentration_k", "eta2_q", "eta2_k"),
+        ("fixed_share", "axis_choice"),
+    ),
+    "Does the kernel predict the score by distance?": (
+        ("kernel_r", "kernel_misfit", "kernel_range", "mass_induction"),
+        ("distance_kernels", "kernel_map"),
+    ),
+    "Does the taxonomy say what heads do?": (
+        ("score_r2_distance", "category", "category_drift", "eta2_q", "eta2_k"),
+        ("category_behaviour",),
+    ),
+    "Which wavelengths?": (("kernel_wavelength", "dominant_wavelength"), ("spectrum",)),
+    "What do heads without RoPE do?": (
+        ("mass_induction", "lift_induction", "effective_keys", "mass_first", "mass_previous", "mass_duplicate"),
+        ("category_behaviour", "attention_by_distance"),
+    ),
+    "Where are the sinks, and what hangs on them?": (
+        ("mass_first", "mass_first4", "r_q_skip4", "r_k_skip4"),
+        ("sinks", "attention_by_distance"),
+    ),
+    "Is position a straight line?": (
+        ("eta2_q", "eta2_k", "eta2_pc0_q", "eta2_pc0_k", "bend_q", "bend_k"),
+        ("mean_paths",),
+    ),
+    "How many dimensions?": (("rank_q", "rank_k", "rank90_q", "rank90_k"), ("explained_variance",)),
+    "When does it appear?": (
+        ("fixed_share_q", "kernel_range", "kernel_r", "score_r2_distance", "mass_previous", "mass_induction"),
+        ("category_behaviour", "kernel_map"),
+    ),
+}
+"""By heading, the columns that a section is computed from and the figures that show more of it."""
 DPI = 150
 WIDTH = 120
 BOUND = "\x00"
@@ -148,7 +181,10 @@ def wrapped(*sentences: str) -> str:
 
 def section(heading: str, numbers: str, *paragraphs: str) -> str:
     """A section: a question, its numbers, what they say."""
-    return "\n\n".join([f"## {heading}", numbers, *(text for text in paragraphs if text)])
+    columns, names = SOURCES[heading]
+    quoted = [", ".join(f"`{name}`" for name in some) for some in (columns, names)]
+    source = f"Columns of `heads.csv`: {quoted[0]}. Figures: {quoted[1]}."
+    return "\n\n".join([f"## {heading}", numbers, *(text for text in paragraphs if text), wrapped(source)])
 
 
 def median(column: str) -> Measure:
@@ -1026,8 +1062,11 @@ def purpose(model: Model) -> str:
     if found.way(SHARE) <= 0:
         return f"Not for induction, in {model.name}: its induction mass is {nope} in NoPE and {rope} in RoPE heads."
     mean = model.read("mean_r_k_nope")
-    side = "below 0, as" if sign(mean, CORRELATION) < 0 else "not below 0, as"
-    cluster = f"Their mean r_k on PC0 is {value(mean, CORRELATION)}: {side} a fit to published depth cells has it (§4)."
+    side = {1: "above 0", -1: "below 0 too", 0: "not beyond its error from 0"}[sign(mean, CORRELATION)]
+    cluster = (
+        "A fit to published depth cells (§4) has their mean r_k on PC0 below 0; here it is "
+        f"{value(mean, CORRELATION)}, {side}."
+    )
     return f"For induction, in {model.name}: its mass is {nope} in NoPE heads and {rope} in RoPE heads. {cluster}"
 
 
