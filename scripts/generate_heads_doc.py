@@ -505,7 +505,7 @@ def taxonomy_section(models: Sequence[Model]) -> str:
             "scores of "
             f"position-dominated heads than of others (in percentage points, {listed(texts)})."
         )
-    sentences += [better(model) for model in models[:2]]
+    sentences += [extremes(model) for model in models[:2]]
     trained, null = models[1], models[2]
     shares, spans = ([model.read(one) for model in (trained, null)] for one in (DISTANCE, Mean("kernel_range")))
     return section(
@@ -526,8 +526,8 @@ def taxonomy_section(models: Sequence[Model]) -> str:
 DISTANCE = "mean_score_r2_distance"
 
 
-def better(model: Model) -> str:
-    """Which of r_q, |r_k| and η² goes best with scores by distance."""
+def extremes(model: Model) -> str:
+    """The highest and the lowest correlation of scores by distance with r_q, |r_k| and η²."""
     found = {
         **{f"r_q {WHERE[axis]}": model.read(Correlation("score_r2_distance", "r_q"), axis) for axis in AXES},
         **{f"abs r_k {WHERE[axis]}": model.read(Correlation("score_r2_distance", "r_k", True), axis) for axis in AXES},
@@ -539,9 +539,8 @@ def better(model: Model) -> str:
     order = sorted(found, key=lambda name: -found[name].value)
     first, last = found[order[0]], found[order[-1]]
     return (
-        f"Over the heads of {model.name} scores by distance go best with {order[0]} ({value(first, CORRELATION)}) "
-        "and least with "
-        f"{order[-1]} ({value(last, CORRELATION)})."
+        f"Over the heads of {model.name} the highest of these correlations is that with {order[0]} "
+        f"({value(first, CORRELATION)}), the lowest that with {order[-1]} ({value(last, CORRELATION)})."
     )
 
 
