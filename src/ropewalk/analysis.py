@@ -1,7 +1,7 @@
 """From the sums of a capture to tables."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,8 +125,7 @@ def _in_front(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 def _read(captured: Captured, statistics: Sequence[Statistic], heads: LayerHeads) -> Readout:
     """What all statistics say of one layer, as one."""
     found = Readout({}, {}, {}, {})
-    # Those that use what others found come last.
-    for one in sorted(statistics, key=lambda statistic: len(statistic.after)):
+    for one in _in_order(statistics):
         own = one.read(captured.parts(one.name, heads), heads, captured.scope, found.arrays)
         tables = {name: _merged(found.tables.get(name), table) for name, table in own.tables.items()}
         found = Readout(
@@ -136,6 +135,17 @@ def _read(captured: Captured, statistics: Sequence[Statistic], heads: LayerHeads
             {**found.arrays, **own.arrays},
         )
     return found
+
+
+def _in_order(statistics: Sequence[Statistic]) -> Iterator[Statistic]:
+    """Each after those whose arrays it can use, as far as they are there."""
+    waiting = list(statistics)
+    while waiting:
+        names = {one.name for one in waiting}
+        ready = [one for one in waiting if not names & set(one.after)]
+        # A circle has no first: then any order is as good.
+        yield from ready or waiting
+        waiting = [one for one in waiting if one not in ready] if ready else []
 
 
 def _merged(table: pd.DataFrame | None, other: pd.DataFrame) -> pd.DataFrame:

@@ -9,6 +9,9 @@ import pytest
 
 from helpers.paths import ROOT
 from ropewalk.cli import cli
+from ropewalk.figures import FIGURES
+from ropewalk.statistics.registry import BUILT_IN, find
+from ropewalk.tables import HEADS
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -58,3 +61,29 @@ def test_no_module_is_long_without_a_reason() -> None:
     for path in sorted((ROOT / "src").rglob("*.py")):
         lines = path.read_text(encoding="utf-8").splitlines()
         assert len(lines) <= 300 or "300 lines" in "\n".join(lines[:12]), f"{path.name} has {len(lines)} lines"
+
+
+@pytest.mark.parametrize("page", ["heads", "method"])
+def test_columns_tables_and_figures_that_pages_name_exist(page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    statistics = [find(name) for name in BUILT_IN]
+    columns = {*HEADS, *(column for one in statistics for column in one.columns)}
+    figures = {one.name for one in FIGURES}
+    tables = {"heads", "qk", "sensitivity", *(table for one in statistics for table in one.tables)}
+    assert set(re.findall(r"`(\w+)\.csv`", text)) <= tables
+    if page == "heads":
+        for listed, known in (("Columns of `heads.csv`", columns), ("Figures", figures)):
+            lists = re.findall(rf"{listed}:\s([^.]+)\.", text)
+            assert lists
+            assert {name for one in lists for name in re.findall(r"`(\w+)`", one)} <= known
+    # In tables of definitions the first cell holds columns.
+    for cell in re.findall(r"^\| (`[^|]+`[^|]*) \|", text, flags=re.M):
+        assert set(re.findall(r"`(\w+)`", cell)) <= columns, cell
+
+
+def test_the_page_of_heads_shows_the_images_that_its_script_draws() -> None:
+    text = (ROOT / "docs" / "heads.md").read_text(encoding="utf-8")
+    drawn = {
+        f"heads_{model}_{name}.png" for model, names in script("generate_heads_doc").FIGURES.items() for name in names
+    }
+    assert set(re.findall(r"images/(\w+\.png)", text)) == drawn

@@ -72,3 +72,24 @@ def test_two_statistics_cannot_give_the_same_column() -> None:
 
     with pytest.raises(RopewalkError, match="the statistics 'moments' and 'mine' both give 'r_q': leave one out"):
         registry.build({"moments": {}, "mine": {}})
+
+
+def test_statistics_are_read_after_those_they_build_on() -> None:
+    from ropewalk.analysis import _in_order
+    from ropewalk.statistics.base import Statistic
+
+    class Own(Statistic):
+        name: ClassVar = "own"
+        after: ClassVar = ("behaviour", "sample")
+
+    built = [Own(), *registry.build({name: {} for name in ("behaviour", "profile", "frame", "moments")})]
+    order = [one.name for one in _in_order(built)]
+    assert sorted(order) == ["behaviour", "frame", "moments", "own", "profile"]
+    for one in built:
+        assert all(order.index(name) < order.index(one.name) for name in one.after if name in order)
+
+    class Circle(Own):
+        name: ClassVar = "circle"
+        after: ClassVar = ("circle",)
+
+    assert [one.name for one in _in_order([Circle()])] == ["circle"]
