@@ -168,6 +168,14 @@ def test_a_configuration_that_says_something_else_is_an_error_that_names_both() 
     )
 
 
+@pytest.mark.parametrize("change", [{"rope_theta": 10100.0}, {"partial_rotary_factor": 0.5}])
+def test_a_small_disagreement_is_found_too(change: dict[str, float]) -> None:
+    model = tiny_model("llama")
+    model.config.rope_parameters = {**model.config.rope_parameters, **change}
+    with pytest.raises(RopewalkError, match="and its configuration says"):
+        measured(model)
+
+
 def test_a_configuration_that_does_not_tell_leaves_what_was_measured() -> None:
     model = tiny_model("llama")
     exact = measured(model).layers[0].rotary_pairs

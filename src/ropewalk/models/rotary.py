@@ -21,8 +21,10 @@ FIRST = 1
 LEAST_TOKENS = 16
 EXACT, HALF = 1e-3, 6e-2
 """Largest share of a layer's turning that its pairs and frequencies may leave unexplained, by the type it runs in."""
-DISAGREEMENT = 0.05
-"""Radians at the last position by which measured and configured angles may differ, and the share of a frequency."""
+CLOSE, HALF_CLOSE = 2e-3, 3e-2
+"""Radians at the last position by which measured and configured angles may differ, by the type a layer runs in."""
+ROUNDING = 3e-7
+"""The same as a share of the angle: a model knows it in float32."""
 
 Complex = NDArray[np.complex128]
 Pairs = tuple[NDArray[np.intp], NDArray[np.intp]]
@@ -46,15 +48,23 @@ def with_rotary(model: nn.Module, layout: Layout, context: int) -> Layout:
     still[0, -1] = context - 1
     moved = torch.tensor(positions, device=tokens.device)[None]
     replay = Replay.of(model, tokens, still, moved)
-    limit = EXACT if replay.before[0].key.dtype.itemsize > 2 else HALF
+    exact = replay.before[0].key.dtype.itemsize > 2
     layers = []
     for layer in layout.layers:
         rotary = None
         if layer.rope:
             before, after = (calls[layer.call_index] for calls in (replay.before, replay.after))
-            rotary = _measured(layer, before, after, np.array(positions[:-1]) - FIRST, limit)
-        if rotary is not None:
-            rotary = _agreed(rotary, told(model, layer.layer, context), model_type_of(model), layer.layer, context)
+            rotary = _measured(layer, before, after, np.array(positions[:-1]) - FIRST, EXACT if exact else HALF)
+        expected = None if rotary is None else told(model, layer.layer, context)
+        if rotary is not None and expected is not None:
+            if not _agree(rotary, expected, context, CLOSE if exact else HALF_CLOSE):
+                raise RopewalkError(
+                    f"layer {layer.layer} of this {model_type_of(model)} model turns "
+                    f"{_described(np.array(rotary.frequencies))}, and its configuration says {_described(expected)}: "
+                    "load it with the configuration that its code uses, or set `rope_parameters` right"
+                )
+            # Where both agree, those of the configuration are exact.
+            rotary = _turning(replace(rotary, frequencies=tuple(expected.tolist())))
         layers.append(replace(layer, rotary_pairs=rotary))
     return replace(layout, layers=tuple(layers))
 
@@ -192,20 +202,12 @@ def _own_config(config: Any, layer: int) -> Any:
         return config
 
 
-def _agreed(rotary: Rotary, expected: NDArray[np.float64] | None, model_type: str, layer: int, context: int) -> Rotary:
-    """The measured frequencies, or those of the configuration, which are exact, where both agree."""
-    if expected is None:
-        return rotary
+def _agree(rotary: Rotary, expected: NDArray[np.float64], context: int, close: float) -> bool:
+    """Whether as many pairs turn as expected, by angles that differ by no more than measuring them does."""
     found = np.array(rotary.frequencies)
-    apart = np.full(1, np.inf)
-    if len(found) == len(expected):
-        apart = np.abs(found - expected)
-        if ((apart * context < DISAGREEMENT) | (apart < DISAGREEMENT * expected)).all():
-            return _turning(replace(rotary, frequencies=tuple(expected.tolist())))
-    raise RopewalkError(
-        f"layer {layer} of this {model_type} model turns {_described(found)}, and its configuration says "
-        f"{_described(expected)}: load it with the configuration that its code uses, or set `rope_parameters` right"
-    )
+    if len(found) != len(expected):
+        return False
+    return bool((np.abs(found - expected) * context <= close + ROUNDING * expected * context).all())
 
 
 def _turning(rotary: Rotary) -> Rotary:
