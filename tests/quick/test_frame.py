@@ -242,6 +242,25 @@ def test_planted_pairs_and_frequencies_are_found(first: list[int], second: list[
         assert row[2] == pytest.approx(expected[2], rel=1e-6)
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32])
+def test_large_constants_do_not_hide_the_pairs(kind: torch.dtype) -> None:
+    """As in trained models: slow pairs with vectors of 60, whose rounding is more than the others turn."""
+    rng = np.random.default_rng(1)
+    before = rng.normal(size=(4, len(DISTANCES) + 1, 8)) + np.array([0, 0, 60, -40, 0, 0, 25, 50])
+    frequencies = [1.0, 0.1, 0.001, 0.0001]
+    after = before.copy()
+    for pair, frequency in enumerate(frequencies):
+        z = (before[..., pair] + 1j * before[..., pair + 4]) * np.exp(1j * frequency * np.append(DISTANCES, 63))
+        after[..., pair], after[..., pair + 4] = z.real, z.imag
+    one, two = (torch.from_numpy(x)[None].to(kind) for x in (before, after))
+    calls = [Call(torch.nn.Identity(), x, x, x, {}) for x in (one, two)]
+    layer = AttentionLayer(0, 0, 4, 4, 8, 1.0, None)
+    found = _measured(layer, *calls, DISTANCES, 6e-2 if kind.itemsize == 2 else 1e-3)
+    assert found is not None
+    assert (found.first, found.second) == ((0, 1, 2, 3), (4, 5, 6, 7))
+    np.testing.assert_allclose(found.frequencies, frequencies, atol=1e-4)
+
+
 def test_what_is_no_turning_of_pairs_is_found_to_be_none() -> None:
     layer, before, after = planted([0, 1], [2, 3], [1.0, 0.1], 4)
     stretched = after.key * torch.linspace(0.5, 2, 4)

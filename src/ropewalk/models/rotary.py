@@ -23,6 +23,8 @@ EXACT, HALF = 1e-3, 6e-2
 """Largest share of a layer's turning that its pairs and frequencies may leave unexplained, by the type it runs in."""
 CLOSE, HALF_CLOSE = 2e-3, 3e-2
 """Radians at the last position by which measured and configured angles may differ, by the type a layer runs in."""
+SLACK = 3.0
+"""Roundings of a number that may add up until it is compared."""
 ROUNDING = 3e-7
 """The same as a share of the angle: a model knows it in float32."""
 
@@ -84,10 +86,13 @@ def _measured(
     # Queries may also be scaled by position; pairs are found, and the outcome is checked, on keys alone.
     keys, turned = (_vectors(call.key) for call in (before, after))
     queries, turned_queries = (_vectors(call.query) for call in (before, after))
+    # What rounding alone can make of a square; the rest of a gain is a gain.
+    eps = torch.finfo(before.key.dtype).eps
     gain = (turned**2 - keys**2).reshape(-1, layer.head_dim)
+    noise = SLACK * eps * (turned**2 + keys**2).reshape(-1, layer.head_dim)
     best: tuple[float, Pairs] | None = None
     for pairs in _candidates(gain):
-        left = _unexplained(gain, pairs)
+        left = _unexplained(gain, noise, pairs)
         if best is None or left < best[0] / 2:
             best = (left, pairs)
     if best is None or best[0] > limit:
@@ -100,9 +105,8 @@ def _measured(
     frequencies = _frequencies(votes, distances)
     angles = distances[:, None] * frequencies
     scale = np.abs(votes).sum() / max(float((np.abs(z) ** 2).sum() + (np.abs(zq) ** 2).sum()), 1e-300)
-    error = np.abs(w - scale * z * np.exp(1j * angles)) ** 2
-    moved = np.abs(w - z) ** 2
-    if float(error.sum()) > max(limit**2 * float(moved.sum()), 1e-10 * float((np.abs(z) ** 2).sum())):
+    error = np.maximum(np.abs(w - scale * z * np.exp(1j * angles)) - SLACK * eps * np.abs(z), 0)
+    if (error**2).sum() > limit**2 * (np.abs(w - z) ** 2).sum():
         return None
     swap = frequencies < 0
     first, second = np.where(swap, second, first), np.where(swap, first, second)
@@ -148,11 +152,14 @@ def _matched(gain: NDArray[np.float64], moved: NDArray[np.intp]) -> Pairs:
     return moved[np.array(first)[order]], moved[np.array(second)[order]]
 
 
-def _unexplained(gain: NDArray[np.float64], pairs: Pairs) -> float:
-    """Share of what dimensions gain that their partners do not lose, and that of dimensions without a partner."""
-    together = gain[:, pairs[0]] + gain[:, pairs[1]]
-    alone = np.delete(gain, np.concatenate(pairs), axis=1)
-    return float(np.sqrt(((together**2).sum() + (alone**2).sum()) / (gain**2).sum()))
+def _unexplained(gain: NDArray[np.float64], noise: NDArray[np.float64], pairs: Pairs) -> float:
+    """Share of what dimensions gain beyond noise that their partners do not lose, and that of those without one."""
+    first, second = pairs
+    size = np.maximum(np.abs(gain) - noise, 0)
+    together = np.maximum(np.abs(gain[:, first] + gain[:, second]) - noise[:, first] - noise[:, second], 0)
+    alone = np.delete(size, np.concatenate(pairs), axis=1)
+    total = float((size**2).sum())
+    return float(np.sqrt(((together**2).sum() + (alone**2).sum()) / total)) if total > 0 else np.inf
 
 
 def _frequencies(votes: Complex, distances: NDArray[np.int64]) -> NDArray[np.float64]:
