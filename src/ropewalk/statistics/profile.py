@@ -1,6 +1,6 @@
 """The mean path of a head's queries and keys through the context, bucket by bucket of positions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,6 +17,8 @@ from ropewalk.statistics.totals import Totals, widened
 if TYPE_CHECKING:
     import torch
 
+BLOCK = 4096
+"""Tokens that are worked on at once, as far as a bucket has no more."""
 STEPS = 64
 """Even steps into which the context is cut; its first one is cut again, at powers of two."""
 
@@ -107,38 +109,47 @@ class ProfileAccumulator:
     """Adds up vectors by the bucket of their position."""
 
     def __init__(self, scope: Scope) -> None:
-        edges = np.clip(bucket_edges(scope.context) - scope.skip_first, 0, None)
-        self._counts = np.diff(edges)
+        self._counts = np.diff(np.clip(bucket_edges(scope.context) - scope.skip_first, 0, None))
         self._documents, self._totals = 0, Totals()
 
     def update(self, seen: Observation) -> None:
         """Add one observation."""
-        import torch
-
         for kind in KINDS:
             # Tokens first, as models have them.
-            x = seen.vectors(kind).transpose(1, 2).float()
-            self._totals.add(f"{kind}.sum", self._bucket_sums(x))
-            squares = torch.mul(x, x, out=seen.memory("squares", x.shape)).sum(dim=3, keepdim=True)
-            self._totals.add(f"{kind}.square", self._bucket_sums(squares)[:, :, 0])
+            sums, squares = self._bucket_sums(seen.vectors(kind).transpose(1, 2), seen)
+            self._totals.add(f"{kind}.sum", sums)
+            self._totals.add(f"{kind}.square", squares)
         self._documents += len(seen.documents)
 
-    def _bucket_sums(self, x: "torch.Tensor") -> "torch.Tensor":
-        """Sums [heads, buckets, d] over documents and buckets of x [documents, tokens, heads, d].
+    def _bucket_sums(self, x: "torch.Tensor", seen: Observation) -> tuple["torch.Tensor", "torch.Tensor"]:
+        """Sums of x [documents, tokens, heads, d] and of |x|² over documents and buckets, [heads, buckets, (d)].
 
         Within a bucket of one document in float32 (widening every vector would cost ten times the sums), beyond it in
-        float64, so that another batch gives the same. Neighbouring buckets of one width are one call.
+        float64, so that another batch gives the same. Neighbouring buckets of one width are one call, as far as they
+        have no more than `BLOCK` tokens.
         """
         import torch
 
-        parts, start = [], 0
-        for width, run in groupby(self._counts.tolist()):
-            count = len(list(run))
+        sums, squares, start = [], [], 0
+        for width, count in _runs(self._counts.tolist()):
             stop = start + width * count
-            parts.append(x[:, start:stop].reshape(len(x), count, width, *x.shape[2:]).sum(dim=2))
+            part = x[:, start:stop].float()
+            norms = torch.mul(part, part, out=seen.memory("squares", part.shape)).sum(dim=3)
+            sums.append(part.reshape(len(x), count, width, *x.shape[2:]).sum(dim=2))
+            squares.append(norms.reshape(len(x), count, width, x.shape[2]).sum(dim=2))
             start = stop
-        return widened(torch.cat(parts, dim=1)).sum(dim=0).transpose(0, 1)
+        both = [widened(torch.cat(parts, dim=1)).sum(dim=0).transpose(0, 1) for parts in (sums, squares)]
+        return both[0], both[1]
 
     def sums(self) -> Sums:
         """`n` [buckets] tokens, and per kind `sum` [heads, buckets, d] = Σ x, `square` [heads, buckets] = Σ |x|²."""
         return {"n": self._counts * float(self._documents), **self._totals.sums()}
+
+
+def _runs(counts: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(width, how many) of neighbouring buckets of one width, of up to `BLOCK` tokens together."""
+    for width, run in groupby(counts):
+        left, most = len(list(run)), max(BLOCK // max(width, 1), 1)
+        while left:
+            yield width, min(left, most)
+            left -= min(left, most)
