@@ -116,12 +116,12 @@ class ProfileAccumulator:
         """Add one observation."""
         for kind in KINDS:
             # Tokens first, as models have them.
-            sums, squares = self._bucket_sums(seen.vectors(kind).transpose(1, 2), seen)
+            sums, squares = self._bucket_sums(seen.vectors(kind).transpose(1, 2))
             self._totals.add(f"{kind}.sum", sums)
             self._totals.add(f"{kind}.square", squares)
         self._documents += len(seen.documents)
 
-    def _bucket_sums(self, x: "torch.Tensor", seen: Observation) -> tuple["torch.Tensor", "torch.Tensor"]:
+    def _bucket_sums(self, x: "torch.Tensor") -> tuple["torch.Tensor", "torch.Tensor"]:
         """Sums of x [documents, tokens, heads, d] and of |x|² over documents and buckets, [heads, buckets, (d)].
 
         Within a bucket of one document in float32 (widening every vector would cost ten times the sums), beyond it in
@@ -134,7 +134,7 @@ class ProfileAccumulator:
         for width, count in _runs(self._counts.tolist()):
             stop = start + width * count
             part = x[:, start:stop].float()
-            norms = torch.mul(part, part, out=seen.memory("squares", part.shape)).sum(dim=3)
+            norms = torch.linalg.vector_norm(part, dim=3).square_()
             sums.append(part.reshape(len(x), count, width, *x.shape[2:]).sum(dim=2))
             squares.append(norms.reshape(len(x), count, width, x.shape[2]).sum(dim=2))
             start = stop

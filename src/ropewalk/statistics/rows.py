@@ -151,7 +151,7 @@ def _explained(rows: _Rows, scores: "torch.Tensor", seen: Visible) -> tuple["tor
     by_bin = bins.sums(counted)
     raw = by_bin if scores is rows.raw else bins.sums(rows.raw * seen.scored)
     by_octave, n = (by_bin @ bins.octaves).double(), (seen.counts @ bins.octaves).double()
-    squares = torch.linalg.vecdot(counted, counted).double()
+    squares = torch.linalg.vector_norm(counted, dim=2).double() ** 2
     keys, groups = n.sum(dim=2), (n > 0).sum(dim=2)
     spread = squares - by_octave.sum(dim=2) ** 2 / keys.clamp(min=1)
     within = squares - (by_octave**2 / n.clamp(min=1)).sum(dim=2)
