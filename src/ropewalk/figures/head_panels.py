@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ropewalk.errors import RopewalkError
-from ropewalk.figures.style import page
+from ropewalk.figures.style import below_title, page
 from ropewalk.summary.view import View
 
 OPTIONS = ("heads", "checkpoint")
@@ -91,17 +91,7 @@ def panels(count: int, x_label: str, y_label: str) -> tuple[Figure, list[Any]]:
 def title(ax: Any, head: Head, *facts: str) -> None:
     """The head in bold over its panel, and lines of facts between the two."""
     ax.set_title(named(head), fontweight="bold", pad=5 + 11.5 * len(facts))
-    ax.annotate(
-        "\n".join(facts),
-        (0.5, 1.0),
-        (0, 3),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        ha="center",
-        va="bottom",
-        fontsize=7,
-        gid="facts",
-    )
+    below_title(ax, "\n".join(facts), "facts")
 
 
 def nothing(ax: Any, text: str) -> None:

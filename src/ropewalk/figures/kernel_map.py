@@ -13,7 +13,7 @@ from ropewalk.figures.kernels import BOTH, FAR, FLAT, LEAST, NEAR, WAYS, Count, 
 from ropewalk.figures.production import steps
 from ropewalk.figures.selection import OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
-from ropewalk.figures.style import page, plain, shortened, style
+from ropewalk.figures.style import below_title, page, plain, shortened, style
 from ropewalk.figures.wording import NATS, SHARE, capitalised, overall, takeaway, titled
 from ropewalk.summary.measures import Mean
 from ropewalk.summary.view import View
@@ -88,17 +88,7 @@ def _panel(ax: Any, one: Kernels, norm: AsinhNorm, last: float) -> Any:
         # Distances that a shorter context does not have are no missing numbers.
         ax.axvspan(one.edges[-1] - 0.5, last, facecolor="white", edgecolor="none", zorder=3.5, gid="beyond")
     ways = one.tally().ways
-    ax.annotate(
-        f"{ways[NEAR]} {NEAR}, {ways[FAR]} {FAR},\n{ways[BOTH]} {BOTH}, {ways[FLAT]} {FLAT}",
-        (0.5, 1.0),
-        (0, 3),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        ha="center",
-        va="bottom",
-        fontsize=7,
-        gid="counts",
-    )
+    below_title(ax, f"{ways[NEAR]} {NEAR}, {ways[FAR]} {FAR},\n{ways[BOTH]} {BOTH}, {ways[FLAT]} {FLAT}", "counts")
     # Edges half a token below whole distances, so that each stands in the middle of its column.
     return ax.pcolormesh(
         one.edges - 0.5,

@@ -13,7 +13,7 @@ from ropewalk.figures.production import steps
 from ropewalk.figures.remarks import about_axis
 from ropewalk.figures.selection import OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
-from ropewalk.figures.style import LAYER_TYPES, MARKERS, RULE, page, plain, shortened, style
+from ropewalk.figures.style import LAYER_TYPES, MARKERS, RULE, below_title, page, plain, shortened, style
 from ropewalk.figures.wording import CORRELATION, SHARE, Unit, takeaway, titled, value, where
 from ropewalk.geometry.taxonomy import CERTAIN, DOMINATED, HIGH, LOW
 from ropewalk.summary.measures import Measure, deviation
@@ -90,17 +90,7 @@ def _panel(ax: Any, label: str, part: pd.DataFrame) -> dict[str, Any]:
     dominated = int((part["category"] == DOMINATED).sum())
     discordant = int(((part["category"] == DOMINATED) & (part["r_q"] * part["r_k"] < 0)).sum())
     ax.set_title(plain(shortened(label, 18)), fontweight="bold", pad=24)
-    ax.annotate(
-        f"{dominated} of {len(part)} {DOMINATED}\n({discordant} discordant)",
-        (0.5, 1.0),
-        (0, 3),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        ha="center",
-        va="bottom",
-        fontsize=7,
-        gid="counts",
-    )
+    below_title(ax, f"{dominated} of {len(part)} {DOMINATED}\n({discordant} discordant)", "counts")
     outside = ~(part["r_q"].between(*R_Q_LIMITS) & part["r_k"].between(*R_K_LIMITS))
     if outside.any():
         ax.text(0.03, 0.03, f"{outside.sum()} outside", transform=ax.transAxes, fontsize=7, gid="outside")

@@ -196,6 +196,12 @@ def extent(figure: Figure, artist: Any) -> Any:
     return artist.get_window_extent(canvas.get_renderer())
 
 
+def below_title(ax: Any, text: str, gid: str) -> None:
+    """Small lines of text between a panel and its title, which leaves room for them."""
+    above = {"xycoords": "axes fraction", "textcoords": "offset points", "ha": "center", "va": "bottom"}
+    ax.annotate(text, (0.5, 1.0), (0, 3), fontsize=7, gid=gid, **above)
+
+
 def plain(text: str) -> str:
     """User text as it stands: a dollar sign starts no formula, `->` becomes an arrow."""
     return text.replace("$", r"\$").replace("->", "→")
