@@ -90,7 +90,7 @@ def panels(count: int, x_label: str, y_label: str) -> tuple[Figure, list[Any]]:
 
 def title(ax: Any, head: Head, *facts: str) -> None:
     """The head in bold over its panel, and lines of facts between the two."""
-    ax.set_title(named(head), fontweight="bold", pad=5 + 11.5 * len(facts))
+    ax.set_title(named(head), fontweight="bold", pad=5 + 13.5 * len(facts))
     below_title(ax, "\n".join(facts), "facts")
 
 
