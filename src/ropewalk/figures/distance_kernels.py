@@ -46,7 +46,9 @@ KERNEL, MEASURED = "kernel $K$", "measured mean score"
 def default_heads(view: View, index: int) -> list[Head]:
     """Heads from the best to the worst prediction, of those whose K is strong; last a NoPE head, a middling one."""
     part = view.parts[index]
-    strong = by_column(part[part["kernel_range"] >= part["kernel_range"].median()], "kernel_misfit")
+    known = part[part["kernel_range"].notna()]
+    limit = known["kernel_range"].median() if len(known) else 0.0
+    strong = by_column(known[known["kernel_range"] >= limit], "kernel_misfit")
     without = by_column(_score_ranges(view, index, rope=False), "score_range")
     middle = without[(len(without) - 1) // 2 :][:1]
     return evenly(strong, COUNT - len(middle)) + middle
