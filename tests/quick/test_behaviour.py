@@ -272,6 +272,19 @@ def test_windows_caps_sinks_and_biases_are_the_models() -> None:
 def test_attention_that_sees_later_tokens_has_no_behaviour() -> None:
     q = torch.randn(16, 4)
     assert looks(q, q, torch.arange(16), is_causal=False).values == {}
+    everything = torch.ones(1, 1, 16, 16, dtype=torch.bool)
+    assert looks(q, q, torch.arange(16), attention_mask=everything).values == {}
+    assert looks(q, q, torch.arange(16), attention_mask=everything.tril()).values != {}
+
+
+@pytest.mark.parametrize("context", [2, 3, 5])
+def test_documents_of_a_few_tokens_have_masses_and_no_scores(context: int) -> None:
+    tokens = np.random.default_rng(0).integers(3, 12, (4, context)).tolist()
+    heads = ropewalk.measure(tiny_smollm3(), tokens, context=context, shards=2).heads
+    np.testing.assert_allclose(
+        heads["mass_self"] + heads["mass_previous"] + heads.get("mass_2", 0) + heads.get("mass_4", 0), 1
+    )
+    assert heads["score_r2_distance"].isna().all()
 
 
 def test_long_documents_are_worked_on_in_blocks() -> None:

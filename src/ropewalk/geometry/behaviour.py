@@ -24,6 +24,9 @@ def fit(kernel: Floats, score: Floats) -> dict[str, Floats]:
     `kernel_misfit` = Σ (M - K)² / Σ M². A score that does not vary has neither.
     """
     known = np.isfinite(score).all(axis=tuple(range(score.ndim - 1)))
+    if not known.any():
+        nothing = np.full(score.shape[:-1], np.nan)
+        return {"kernel_misfit": nothing, "kernel_r": nothing}
     k, m = (curve[..., known] - curve[..., known].mean(axis=-1, keepdims=True) for curve in (kernel, score))
     kk, mm, km = ((a * b).sum(axis=-1) for a, b in ((k, k), (m, m), (k, m)))
     return {

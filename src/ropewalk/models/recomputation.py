@@ -74,9 +74,12 @@ def masking_of(module: nn.Module, options: dict[str, Any], rows: torch.Tensor, k
 
 
 def is_causal(module: nn.Module, options: dict[str, Any]) -> bool:
-    """Whether queries see no later keys: where there is a mask it says so, else options and module do."""
-    if options.get("attention_mask") is not None:
-        return True
+    """Whether queries see no later keys: where there is a mask, its first query tells; else options and module do."""
+    mask = options.get("attention_mask")
+    if mask is not None:
+        device = mask.device if isinstance(mask, torch.Tensor) else torch.device("cpu")
+        hidden = masking_of(module, options, torch.zeros(1, dtype=torch.int64, device=device), mask.shape[-1]).hidden
+        return hidden is not None and bool(hidden[..., 1:].all())
     causal = options.get("is_causal")
     return bool(causal if causal is not None else getattr(module, "is_causal", True))
 

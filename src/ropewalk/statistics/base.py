@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
     from ropewalk.models.tap import Call
 
-KINDS = ("q", "k")
-"""Queries and keys."""
+NOUNS = {"q": "queries", "k": "keys"}
+KINDS = tuple(NOUNS)
+"""The two kinds of vectors."""
 FIRST = 4
 """Tokens at the start of a document that are kept apart: attention sinks have extreme vectors and scores."""
 

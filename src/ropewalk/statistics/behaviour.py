@@ -20,8 +20,8 @@ from ropewalk.statistics.rows import reduce_rows, unpacked
 if TYPE_CHECKING:
     import torch
 
-LONGEST = 1 << 20
-"""Contexts up to this many tokens have their octaves named in `columns`."""
+OCTAVES = [1 << power for power in range(1, 20)]
+"""First distances of the octaves that `columns` names: those of contexts up to a million tokens."""
 
 
 def query_positions(seed: int, document: int, context: int, rows: int, start: float) -> NDArray[np.int64]:
@@ -54,7 +54,10 @@ class Behaviour(Statistic):
             for start, text in (
                 (0, "at the query's own position"),
                 (1, "one token back"),
-                *((1 << power, f"{1 << power} to {(2 << power) - 1} tokens back") for power in range(1, 20)),
+                *(
+                    (1 << power, f"{1 << power} to {(2 << power) - 1} tokens back")
+                    for power in range(1, LONGEST.bit_length() - 1)
+                ),
             )
         },
         "effective_keys": "exp(entropy) of the attention over keys, as a mean over queries",
@@ -105,8 +108,8 @@ class Behaviour(Statistic):
         curves = {"score": score, "mass": mass}
         if "kernel" in found:
             columns |= fit(found["kernel"], score[..., : found["kernel"].shape[-1]])
-        # Bins that no key of these queries lies in say nothing.
-        count = int(np.flatnonzero(sums["keys"][0] > 0)[-1]) + 1
+        # Beyond what the layer sees there is nothing to say.
+        count = int((distance_edges(scope.context)[:-1] < heads.layer.reach(scope.context)).sum())
         cut = {name: curve[..., :count] for name, curve in curves.items()}
         return Readout.of_stacked(columns, {"distance": distance_rows(heads, scope.context, cut)})
 

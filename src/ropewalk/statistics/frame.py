@@ -15,6 +15,7 @@ from ropewalk.geometry.rank import ranks
 from ropewalk.models.layout import Rotary
 from ropewalk.statistics.base import (
     KINDS,
+    NOUNS,
     LayerHeads,
     Observation,
     Readout,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 BLOCK = 4096
 """Tokens that are worked on at once."""
 PRE = "pre"
-NOUNS = {"q": "queries", "k": "keys"}
 _OF_PAIRS = {
     "energy": "share of the {noun}' energy E|x|² in the pair",
     "fixed": "share of the {noun}' energy E|x|² that is the pair's constant part |m|²",

@@ -13,9 +13,7 @@ from ropewalk.geometry.pca import centred_scatter, pooled_scatter, ratio
 from ropewalk.geometry.rank import ranks
 from ropewalk.geometry.readout import readouts
 from ropewalk.geometry.taxonomy import classify
-from ropewalk.statistics.base import FIRST, KINDS, LayerHeads, Readout
-
-NOUNS = {"q": "queries", "k": "keys"}
+from ropewalk.statistics.base import FIRST, KINDS, NOUNS, LayerHeads, Readout
 
 CENTRED, DRIFT = AXES["centred"], AXES["drift"]
 SKIPPED, COMMON, PERMUTED = f"_skip{FIRST}", "_common", "_permuted"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ropewalk.geometry.moments import Floats
 from ropewalk.geometry.pca import ratio
 from ropewalk.geometry.profile import between, between_along, selections
-from ropewalk.statistics.base import KINDS, LayerHeads, Observation, Readout, Scope, Statistic, Sums, head_rows
+from ropewalk.statistics.base import KINDS, NOUNS, LayerHeads, Observation, Readout, Scope, Statistic, Sums, head_rows
 from ropewalk.statistics.registry import register
 from ropewalk.statistics.totals import Totals, widened
 
@@ -33,9 +33,6 @@ def bucket_edges(context: int) -> NDArray[np.int64]:
     return np.unique(np.array([*octaves, *even], dtype=np.int64))
 
 
-_NOUNS = {"q": "queries", "k": "keys"}
-
-
 @register("profile")
 class Profile(Statistic):
     """Sums of x and |x|² per position bucket, for queries and keys (docs/method.md §9)."""
@@ -43,13 +40,13 @@ class Profile(Statistic):
     columns: ClassVar = {
         **{
             f"eta2_{kind}": f"share of the variance of the {noun} that lies between positions, whatever its shape"
-            for kind, noun in _NOUNS.items()
+            for kind, noun in NOUNS.items()
         },
-        **{f"eta2_pc0_{kind}": f"the same of the projection of the {noun} on PC0" for kind, noun in _NOUNS.items()},
+        **{f"eta2_pc0_{kind}": f"the same of the projection of the {noun} on PC0" for kind, noun in NOUNS.items()},
         **{
             f"bend_{kind}": f"eta2_pc0_{kind} - r_{kind}²: what a straight line misses of the {noun}' way through the "
             "context"
-            for kind, noun in _NOUNS.items()
+            for kind, noun in NOUNS.items()
         },
     }
     tables: ClassVar = {
@@ -57,10 +54,10 @@ class Profile(Statistic):
             "start": "first position of the bucket",
             "stop": "first position beyond it",
             "tokens": "tokens of all documents in it",
-            **{kind: f"mean projection of the {noun} on PC0" for kind, noun in _NOUNS.items()},
+            **{kind: f"mean projection of the {noun} on PC0" for kind, noun in NOUNS.items()},
             **{
                 f"line_{kind}": f"the straight line of the {noun} that r_{kind} assumes, in the middle of the bucket"
-                for kind, noun in _NOUNS.items()
+                for kind, noun in NOUNS.items()
             },
         }
     }
