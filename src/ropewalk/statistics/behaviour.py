@@ -54,10 +54,7 @@ class Behaviour(Statistic):
             for start, text in (
                 (0, "at the query's own position"),
                 (1, "one token back"),
-                *(
-                    (1 << power, f"{1 << power} to {(2 << power) - 1} tokens back")
-                    for power in range(1, LONGEST.bit_length() - 1)
-                ),
+                *((first, f"{first} to {2 * first - 1} tokens back") for first in OCTAVES),
             )
         },
         "effective_keys": "exp(entropy) of the attention over keys, as a mean over queries",
