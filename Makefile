@@ -4,12 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 LOWEST := .venv-lowest
+KVPRESS := .venv-kvpress
 PIP := -m pip install --quiet --disable-pip-version-check
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-smollm2 test coverage quick test-lowest lint format dist bench docs browser clean
+.PHONY: help demo demo-smollm2 test coverage quick test-lowest kvpress faults lint format dist bench bench-explorer
+.PHONY: docs browser clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -35,6 +37,19 @@ quick: $(VENV)/.dev ## the tests that answer within a minute
 test-lowest: $(LOWEST)/.test ## the tests with the lowest versions that pyproject.toml allows
 	$(LOWEST)/bin/pytest tests/quick tests/end_to_end
 
+# Another environment, because KVPress needs an older transformers: this one writes what that one loads.
+kvpress: $(VENV)/.dev $(KVPRESS)/.test ## what KVPress makes of `ropewalk export --to kvpress`, in an environment of its own
+	$(BIN)/python scripts/fetch_smollm2.py
+	PYTHONPATH=tests $(BIN)/python tests/peers/prepare.py build/kvpress
+	ROPEWALK_KVPRESS=$(CURDIR)/build/kvpress HF_HUB_OFFLINE=1 \
+		$(KVPRESS)/bin/python -m pytest -c tests/peers/pytest.ini tests/peers/test_kvpress.py
+
+# SEED chooses the faults, SCALE the share of them (0.05: a few minutes), MINUTES the time they may take; PAGE is a page
+# of docs to write the counts into.
+faults: $(VENV)/.dev ## kills, damaged files, full disks, runs at once and bad inputs, at random, and what came of them
+	cd tests && ../$(BIN)/python -m faults --seed $(or $(SEED),0) --scale $(or $(SCALE),1) \
+		--minutes $(or $(MINUTES),75) $(foreach kind,$(KINDS),--only $(kind)) $(if $(PAGE),--write ../$(PAGE))
+
 lint: $(VENV)/.dev ## ruff, mypy and the import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -55,6 +70,9 @@ bench: $(VENV)/.gguf ## capture overhead and analysis speed, measured side by si
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/analysis.py
 
+bench-explorer: $(VENV)/.dev ## size, first paint and frames a second of the page of a large study, in a headless browser
+	$(BIN)/python benchmarks/explorer.py
+
 docs: $(VENV)/.dev ## docs/reference.md from the code, docs/models.md from checking every model type
 	$(BIN)/python scripts/generate_reference.py
 	$(BIN)/python scripts/generate_models_doc.py
@@ -63,7 +81,7 @@ browser: ## the headless browser that the report's test opens (Debian)
 	command -v chromium || ($(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq chromium)
 
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) $(LOWEST) build dist results src/*.egg-info .coverage .coverage.*
+	rm -rf $(VENV) $(LOWEST) $(KVPRESS) build dist results src/*.egg-info .coverage .coverage.*
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 # Setuptools first, so that the package is built with the pinned one and not with the newest.
@@ -81,6 +99,11 @@ $(VENV)/.gguf: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python $(PIP) --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	touch $@
+
+$(KVPRESS)/.test: constraints-kvpress.txt
+	$(PYTHON) -m venv $(KVPRESS)
+	$(KVPRESS)/bin/python $(PIP) --constraint constraints-kvpress.txt kvpress pytest
 	touch $@
 
 $(LOWEST)/.test: pyproject.toml constraints-lowest.txt | $(LOWEST)/bin/python

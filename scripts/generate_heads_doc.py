@@ -24,23 +24,10 @@ from ropewalk.figures.claims import Contrast, contrast, correlations, heads_with
 from ropewalk.figures.distance_kernels import HALF
 from ropewalk.figures.kernels import BOTH, FAR, FLAT, NEAR, kernels
 from ropewalk.figures.mean_paths import missed
+from ropewalk.figures.phrases import CORRELATION, KEYS, NATS, PHRASES, SHARE, Unit
 from ropewalk.figures.sinks import without_first
 from ropewalk.figures.spectrum import beyond, octaves
-from ropewalk.figures.wording import (
-    CORRELATION,
-    KEYS,
-    NATS,
-    PHRASES,
-    SHARE,
-    WHERE,
-    Unit,
-    amount,
-    capitalised,
-    direction,
-    largest_steps,
-    sign,
-    value,
-)
+from ropewalk.figures.wording import WHERE, amount, capitalised, direction, largest_steps, sign, value
 from ropewalk.files import write_text
 from ropewalk.geometry.axes import AXES
 from ropewalk.geometry.jackknife import critical

@@ -17,7 +17,8 @@ import pandas as pd
 
 from ropewalk.demo import demo_study
 from ropewalk.figures.gallery import find, folder_name
-from ropewalk.figures.wording import CORRELATION, SHARE, WHERE, Unit, sign, value
+from ropewalk.figures.phrases import CORRELATION, SHARE, Unit
+from ropewalk.figures.wording import WHERE, sign, value
 from ropewalk.files import write_text
 from ropewalk.geometry.axes import AXES
 from ropewalk.geometry.taxonomy import CATEGORIES, DEPTH_BINS, HIGH, depth_bin

@@ -14,6 +14,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from ropewalk.cli import cli
+from ropewalk.export.formats import MODULES
+from ropewalk.export.formats import find as find_format
 from ropewalk.figures import FIGURES
 from ropewalk.files import write_text
 from ropewalk.statistics.registry import BUILT_IN, find
@@ -32,7 +34,7 @@ Written by `make docs` from the code itself; a test fails when it is not current
 - [Statistics](#statistics): what can be captured, with options and columns
 - [Tables](#tables): every column
 - [Quantities](#quantities) of `summary()` and `track()`
-- [Figures](#figures) and [commands](#commands)
+- [Figures](#figures), [exports](#exports) and [commands](#commands)
 """
 
 PARTS: Mapping[str, type[BaseModel]] = {
@@ -51,7 +53,8 @@ def document() -> str:
     sections += [", ".join(f"`{name}`" for name in MEASURES) + ".", ""]
     sections += ["## Figures", "", "| name | title | options |", "|---|---|---|"]
     sections += [f"| `{one.name}` | {one.title} | {', '.join(one.options) or '-'} |" for one in FIGURES]
-    sections += ["", "## Commands", "", "| command | |", "|---|---|"]
+    sections += ["", "## Exports", "", *_exports()]
+    sections += ["## Commands", "", "| command | |", "|---|---|"]
     sections += [f"| `ropewalk {name}` | {(command.help or '').splitlines()[0]} |" for name, command in _commands()]
     return "\n".join(sections) + "\n"
 
@@ -88,6 +91,18 @@ def _statistics() -> Iterator[str]:
             yield "Columns in `heads.csv`, each with its standard error `se_...`:"
             yield ""
             yield from _columns(statistic.columns)
+
+
+def _exports() -> Iterator[str]:
+    yield "Formats of `ropewalk export` and `Results.export`, with their options ([what they are for](export.md))."
+    yield ""
+    for name in MODULES:
+        found = find_format(name)
+        yield f"### `--to {name}`"
+        yield ""
+        yield f"{found.title[0].upper()}{found.title[1:]}."
+        yield ""
+        yield from _fields(found.options)
 
 
 def _tables() -> Iterator[str]:

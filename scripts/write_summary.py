@@ -7,7 +7,8 @@ import argparse
 import re
 from pathlib import Path
 
-from ropewalk.figures.wording import AXIS_NAMES, CORRELATION, SHARE, Unit, value
+from ropewalk.figures.phrases import CORRELATION, SHARE, Unit
+from ropewalk.figures.wording import AXIS_NAMES, value
 from ropewalk.files import write_text
 from ropewalk.geometry.axes import AXES
 from ropewalk.geometry.taxonomy import CATEGORIES

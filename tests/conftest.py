@@ -1,6 +1,7 @@
 """What tests share: rooms and their markers, one thread each, a tiny model with tokenizer and texts, a small study."""
 
 import os
+import sys
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -13,6 +14,9 @@ from typing import Any
 import pytest
 
 from helpers.command import Run, exit_code
+
+collect_ignore = ["peers"]
+"""What other tools make of exports is tested in their own environments."""
 
 ROOMS = {"quick": (), "model_types": ("models", "slow"), "end_to_end": ("slow",), "packaging": ("slow",)}
 """Folders of tests, and the markers of all tests in them."""
@@ -136,3 +140,12 @@ def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
             return hub
 
         yield start
+
+
+@pytest.fixture(autouse=True)
+def _no_commits_of_other_tests() -> None:
+    """A stand-in hub may get the port of an earlier one: what was remembered of that is forgotten."""
+    hub = sys.modules.get("ropewalk.models.hub")
+    if hub is not None:
+        hub._commit.cache_clear()
+        hub._dataset_commit.cache_clear()

@@ -16,23 +16,24 @@ from ropewalk.errors import RopewalkError
 
 if TYPE_CHECKING:
     from ropewalk.geometry.estimator import CombinedPCA
+    from ropewalk.joining import concat
     from ropewalk.measurement import measure
     from ropewalk.models.tap import tap
     from ropewalk.pipeline import run_study
     from ropewalk.prompt import capture_vectors
-    from ropewalk.results import Results, concat, load
+    from ropewalk.results import Results, load
     from ropewalk.statistics.base import Statistic
     from ropewalk.statistics.registry import register
-    from ropewalk.study import load_study
+    from ropewalk.studyfile import load_study
 
 _HOMES = {
     "CombinedPCA": "geometry.estimator",
     "Results": "results",
     "Statistic": "statistics.base",
     "capture_vectors": "prompt",
-    "concat": "results",
+    "concat": "joining",
     "load": "results",
-    "load_study": "study",
+    "load_study": "studyfile",
     "measure": "measurement",
     "register": "statistics.registry",
     "run_study": "pipeline",

@@ -13,20 +13,33 @@ from threadpoolctl import threadpool_limits
 
 from ropewalk.geometry.axes import AXES
 from ropewalk.geometry.jackknife import critical, jackknife_covariance, jackknife_error
+from ropewalk.geometry.rotation import METRICS, OF_PAIRS
 from ropewalk.geometry.taxonomy import category_numbers, classify, concordance, probabilities
+from ropewalk.seals import Ledger
 from ropewalk.statistics.base import Captured, LayerHeads, Readout, Statistic, layers_of
+from ropewalk.statistics.plasticity import KEPT_COLUMNS, SUMS_COLUMNS
 from ropewalk.statistics.registry import build
 from ropewalk.study import Checkpoint
 from ropewalk.tables import (
+    FACTS,
     HEAD_FACTS,
     QK_COLUMNS,
     REPLICATE_KEY,
+    REPLICATES_FILE,
     first_components,
     read_csv,
     read_heads,
     read_qk,
     read_replicates,
+    write_csv,
+    write_replicates,
 )
+
+EXCERPTS: Mapping[str, Sequence[str]] = {
+    "rotated": (*METRICS, *OF_PAIRS),
+    "plasticity": (*KEPT_COLUMNS, *SUMS_COLUMNS),
+}
+"""Tables that repeat columns of `heads.csv`: the planar rotation (docs/method.md §5), attention plasticity (§6)."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +75,28 @@ class Tables:
             replicates=_joined([part.replicates for part in parts]),
             others={name: _joined([part.others[name] for part in parts if name in part.others]) for name in names},
         )
+
+    def write(self, folder: Path, more: Mapping[str, pd.DataFrame], made_from: Mapping[str, Any]) -> None:
+        """Write all tables and `more` as CSV, the replicates, and last the ledger of their digests."""
+        tables = {"qk": self.qk, "heads": self.heads, **self.excerpts(), **self.others, **more}
+        files = {f"{name}.csv": table for name, table in tables.items()}
+        names = [*files, REPLICATES_FILE]
+        Ledger(dict.fromkeys(names)).write(folder)
+        write_replicates(folder, self.replicates)
+        for name, table in files.items():
+            write_csv(folder / name, table)
+        Ledger.of(folder, names, made_from).write(folder)
+
+    def excerpts(self) -> dict[str, pd.DataFrame]:
+        """Columns of heads that are about one thing as tables of their own, by name, as far as there are any."""
+        found = {}
+        for name, columns in EXCERPTS.items():
+            there = [column for column in columns if column in self.heads]
+            if there:
+                errors = [f"se_{column}" for column in there if f"se_{column}" in self.heads]
+                order = [one for column in there for one in (column, f"se_{column}") if one in (*there, *errors)]
+                found[name] = self.heads[[*FACTS, *order]]
+        return found
 
 
 def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -3,9 +3,10 @@
 from importlib.resources import files
 from pathlib import Path
 
-from ropewalk.study import Study, load_study
+from ropewalk.study import Study
+from ropewalk.studyfile import load_study
 
 
-def demo_study() -> Study:
+def demo_study(results: Path | None = None) -> Study:
     """The study `miniature`: ten checkpoints through five phases, all heads."""
-    return load_study(Path(str(files("ropewalk") / "data" / "miniature" / "study.yaml")))
+    return load_study(Path(str(files("ropewalk") / "data" / "miniature" / "study.yaml")), results)

@@ -4,10 +4,23 @@ import errno
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ropewalk.errors import RopewalkError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where temporary files of killed runs stay
+    fcntl = None  # type: ignore[assignment]
+
+TEMPORARY = ".ropewalk-tmp"
+"""How names of temporary files end."""
+
+_CANNOT_WRITE = (
+    *(errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG),
+    *(errno.ELOOP, errno.EIO, errno.EINVAL, errno.ENOENT),
+)
 
 
 @contextmanager
@@ -19,11 +32,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        descriptor, temporary = _temporary(path)
     except OSError as error:
         raise _explained(error, path) from error
-    os.close(descriptor)
-    temporary = Path(name)
     try:
         yield temporary
         _sync(temporary)
@@ -37,6 +48,48 @@ def atomic_path(path: Path) -> Iterator[Path]:
         raise _explained(error, path) from error
     finally:
         temporary.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _temporary(path: Path) -> tuple[int, Path]:
+    """A new file beside `path`, open and locked as long as the process lives that writes it."""
+    while True:
+        descriptor, name = tempfile.mkstemp(prefix=_prefix(path), suffix=TEMPORARY, dir=path.parent)
+        if fcntl is not None:
+            with suppress(OSError):  # where files cannot be locked, none is taken for a leftover either
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # Another process may have taken it for a leftover before it was locked.
+        if os.fstat(descriptor).st_nlink or os.name != "posix":
+            return descriptor, Path(name)
+        os.close(descriptor)
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name[:100]}."
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a path has the name of a temporary file of `atomic_path`."""
+    return path.name.startswith(".") and path.name.endswith(TEMPORARY)
+
+
+def clear_leftovers(folder: Path) -> list[Path]:
+    """Remove the temporary files that killed processes left below a folder; those of living ones stay."""
+    cleared = []
+    for path in sorted(folder.rglob(f".*{TEMPORARY}")) if fcntl is not None else ():
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError:
+            continue  # it went away, or is no file of ours
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
+            cleared.append(path)
+        except OSError:
+            pass  # its process lives
+        finally:
+            os.close(descriptor)
+    return cleared
 
 
 def write_text(path: Path, text: str) -> None:
@@ -49,6 +102,16 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Write `data` to `path` atomically."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
+
+
+def check_writable(folder: Path) -> None:
+    """Stop if a folder, or the nearest one above it that is there, cannot be written to; nothing is written."""
+    for path in (folder, *folder.absolute().parents):
+        if path.is_symlink() and not path.exists():
+            raise RopewalkError(f"{path} is a link to a folder that is not there: make it, or remove the link")
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise RopewalkError(f"cannot write {folder} ({there} is not a folder that can be written to): choose another")
 
 
 def _sync(path: Path) -> None:
@@ -64,12 +127,12 @@ def _sync(path: Path) -> None:
 def _explained(error: OSError, path: Path) -> Exception:
     """A sentence for a failure to write `path`; an error that is about another file is passed on as it is."""
     about = path.name if error.filename is None else Path(error.filename).name
-    if about not in (path.name, path.parent.name) and not about.startswith(f".{path.name}."):
+    if about not in path.parts and not about.startswith(_prefix(path)):
         return error
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return RopewalkError(
             f"no space left for {path}: free some space and run the same command again; finished parts are kept"
         )
-    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
-        return RopewalkError(f"cannot write {path} ({error.strerror}): choose another folder for the results")
+    if error.errno in _CANNOT_WRITE:
+        return RopewalkError(f"cannot write {path} ({error.strerror}): choose another folder to write to")
     return error

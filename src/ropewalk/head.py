@@ -1,5 +1,6 @@
 """One head, looked at closely: its row, its components, its frame, what it does, its path through the context."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,10 +10,12 @@ import pandas as pd
 from ropewalk.analysis import Tables
 from ropewalk.errors import RopewalkError
 from ropewalk.geometry.moments import Floats
-from ropewalk.geometry.pca import describe, eigenbasis, pooled_scatter
-from ropewalk.statistics.base import Captured, layers_of
+from ropewalk.geometry.pca import describe, drift_axis, eigenbasis, pooled_scatter
+from ropewalk.geometry.rotation import separation_axis
+from ropewalk.statistics.base import Captured, Sums, layers_of
 from ropewalk.statistics.moments import MomentSums, moments_of
 from ropewalk.statistics.profile import Profile
+from ropewalk.statistics.sample import VectorSample
 from ropewalk.tables import HEAD_FACTS
 
 
@@ -25,7 +28,8 @@ class HeadDetail:
     distance; `path` of `profiles.csv`, the mean projections of its queries and keys on PC0 by position. From the sums,
     and None where only tables are at hand: `spectrum` [d], the share of the pooled variance on each component;
     `components` [m, d], the leading ones as unit vectors, oriented as in `qk.csv`; `mean_q` and `mean_k` [buckets, d],
-    the mean vectors by position.
+    the mean vectors by position. `vectors_q` and `vectors_k`, where vectors were kept, have a row per vector: its
+    `document`, `position`, and projections on `pc0`, `pc1`, the drift axis `a` and the separation axis `b`.
     """
 
     checkpoint: str
@@ -39,6 +43,8 @@ class HeadDetail:
     path: pd.DataFrame | None = None
     mean_q: Floats | None = None
     mean_k: Floats | None = None
+    vectors_q: pd.DataFrame | None = None
+    vectors_k: pd.DataFrame | None = None
 
     @property
     def category(self) -> str | None:
@@ -94,6 +100,16 @@ def head_detail(tables: Tables, captured: Captured | None, checkpoint: str, laye
         spectrum=spectrum[0] / total if total > 0 else np.full_like(spectrum[0], np.nan),
         components=np.ascontiguousarray(pca.vectors[0].T),
     )
+    if VectorSample.name in captured.statistics:
+        kept = VectorSample().merge(captured.parts(VectorSample.name, layer_heads))
+        drift = drift_axis(q, k)[:, :, 0]
+        axes = {
+            **{f"pc{number}": pca.vectors[0, :, number] for number in range(min(2, pca.vectors.shape[2]))},
+            **{"a": drift[0], "b": separation_axis(q, k, drift)[0]},
+        }
+        places = {"q": index, "k": layer_heads.key_index[index]}
+        vectors = {kind: _projected(kept, kind, place, axes) for kind, place in places.items()}
+        detail = replace(detail, vectors_q=vectors["q"], vectors_k=vectors["k"])
     if Profile.name not in captured.statistics:
         return detail
     sums = Profile().merge(captured.parts(Profile.name, layer_heads))
@@ -104,6 +120,18 @@ def head_detail(tables: Tables, captured: Captured | None, checkpoint: str, laye
             "mean_k": sums["k.sum"][layer_heads.key_index[index]] / sums["n"][:, None],
         }
     return replace(detail, **means)
+
+
+def _projected(kept: Sums, kind: str, place: int, axes: Mapping[str, Floats]) -> pd.DataFrame:
+    """A row per kept vector of one head: where it stands, and its projections on axes [d]."""
+    vectors = kept[f"{kind}.vectors"][place].astype(np.float64)
+    return pd.DataFrame(
+        {
+            "document": kept[f"document.{kind}"],
+            "position": kept[f"position.{kind}"],
+            **{name: vectors @ axis for name, axis in axes.items()},
+        }
+    )
 
 
 def _rows(table: pd.DataFrame, checkpoint: str, layer: int, head: int) -> pd.DataFrame | None:

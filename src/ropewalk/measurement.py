@@ -13,13 +13,14 @@ from ropewalk.capture.corpus import encode
 from ropewalk.capture.jobs import tokens_fingerprint
 from ropewalk.capture.readiness import make_ready
 from ropewalk.capture.settings import choose_heads, scope_of, settings_fingerprint
-from ropewalk.capture.shards import MemoryCapture, Provenance, split_documents
+from ropewalk.capture.shards import Provenance, split_documents
+from ropewalk.capture.stored import MemoryCapture
 from ropewalk.errors import RopewalkError
 from ropewalk.models.tap import evaluating
 from ropewalk.progress import Progress
 from ropewalk.results import Results, from_captures
 from ropewalk.statistics.registry import build
-from ropewalk.study import check_study
+from ropewalk.studyfile import check_study
 
 
 def measure(

@@ -2,22 +2,40 @@
 
 from pathlib import Path
 
+from ropewalk.errors import RopewalkError
+from ropewalk.freshness import StaleTablesError
 from ropewalk.progress import logger
 from ropewalk.results import Results, analyze, load
 from ropewalk.study import Study
 
 
-def run_study(study: Study) -> Results:
-    """Do all that is not done yet of a study; its results are in `study.folder` then."""
+def run_study(study: Study, *, adopt: bool = False) -> Results:
+    """Do all that is not done yet of a study; its results are in `study.folder` then.
+
+    The folder must be new, empty or of this study; `adopt` takes over one of a study that was moved and edited.
+    """
     from ropewalk.capture.run import capture_study
 
-    capture_study(study)
+    capture_study(study, adopt=adopt)
     analyze(study.folder)
     logger.info("tables: %s", study.folder / "qk.csv")
     # Read back, so that figures and report are of what was written, to the last digit.
     results = load(study.folder)
     draw(results, study.folder)
     return results
+
+
+def up_to_date(path: Path) -> Results:
+    """Results from a folder or a table; tables of a folder that are damaged or out of date are made again first."""
+    if not path.exists():
+        # What is drawn goes beside the tables: a dataset on the hub has no such place.
+        raise RopewalkError(f"no results at {path}: give the folder of a run, or a qk.csv")
+    try:
+        return load(path)
+    except StaleTablesError as error:
+        logger.warning("%s: the tables are made again", error.reason)
+        analyze(path)
+        return load(path)
 
 
 def draw(results: Results, folder: Path) -> Path:

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
+from ropewalk.text import printable
+
 LINE_EVERY = 15.0
 """Seconds between two plain lines."""
 
@@ -25,7 +27,7 @@ class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
 
-        tqdm.write(self.format(record), file=sys.stderr)
+        tqdm.write(printable(self.format(record), newlines=record.exc_info is not None), file=sys.stderr)
 
 
 @contextmanager
@@ -90,13 +92,13 @@ class Progress(Meter):
     """Counts `total` tokens of a piece of work and shows speed and time left."""
 
     def __init__(self, label: str, total: int, done: int = 0) -> None:
-        super().__init__(total, done, desc=label, unit=" tokens", unit_scale=True)
+        super().__init__(total, done, desc=printable(label), unit=" tokens", unit_scale=True)
         self._label, self._last = label, self._start
 
     def advance(self, tokens: int, note: str = "") -> None:
         """Count tokens as done; `note` says where the work stands (such as the shard)."""
         if self._bar is not None:
-            self._bar.set_postfix_str(note, refresh=False)
+            self._bar.set_postfix_str(printable(note), refresh=False)
         self.add(tokens)
         if self._bar is None and time.monotonic() - self._last >= LINE_EVERY:
             self._last = time.monotonic()

@@ -12,17 +12,21 @@ from pydantic import ValidationError
 
 from ropewalk._version import __version__
 from ropewalk.errors import RopewalkError
-from ropewalk.files import write_text
+from ropewalk.files import write_bytes
+from ropewalk.seals import BLANK, is_intact, seal
 from ropewalk.study import Study
-from ropewalk.text import one_line, spans
+from ropewalk.text import spans
 from ropewalk.versions import DECISIVE, OTHERS, Versions, installed
 
 RECORD = "study.yaml"
-FORMAT = 3
+FORMAT = 4
 """Number of the layout of results: records, manifests, shards and tables. A reader refuses another."""
 
-PARTS = ("ropewalk", "study")
-"""Keys that every record has."""
+LARGEST = 1_000_000
+"""Characters of a file that is not ours that are looked at to say what it is."""
+
+# The one in C, where it is there, is some twenty times as fast.
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 ShardVersions = Mapping[str, Mapping[int, Versions]]
 """By checkpoint and number of shard: the versions that the shard says it was made with."""
@@ -42,38 +46,71 @@ class Record:
         try:
             return Study.model_validate(self.data["study"])
         except (ValidationError, KeyError, TypeError) as error:
-            raise RopewalkError(
-                f"{self.path} is damaged: it does not hold a study; run `ropewalk capture` again"
-            ) from error
+            raise _damaged(self.path) from error
 
 
 def read_record(results: Path) -> Record | None:
     """The record of a results folder; None where there is none (a table from elsewhere)."""
     path = results / RECORD
-    if not path.is_file():
-        return None
     try:
         text = path.read_text(encoding="utf-8")
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RopewalkError(
-            f"{path} cannot be read ({one_line(error)}): run `ropewalk capture` on the study again, or delete it to "
-            "look at the tables without it"
-        ) from error
-    if not isinstance(data, Mapping):
-        raise RopewalkError(f"{path} is damaged: it does not hold a study; run `ropewalk capture` again")
-    if "checkpoints" in data and "study" not in data:
-        raise RopewalkError(
-            f"{path} is a study and not the record of a run: keep it outside of {results} and run it "
+        if not is_intact(path):
+            raise _not_a_record(path, text)
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise _damaged(path) from error
+    except OSError as error:
+        raise RopewalkError(f"{path} cannot be read ({error.strerror}): check who may read it, and the disk") from error
+    data = yaml.load(text, Loader=_Loader)
+    if data["ropewalk"]["format"] != FORMAT:
+        raise outdated(path, data["ropewalk"]["format"])
+    del data["seal"]
+    return Record(path, text.split("\n", 1)[1], data)
+
+
+def _not_a_record(path: Path, text: str) -> RopewalkError:
+    """What to say of a file that is not a record as it was written: a study, one of another format, a damaged one."""
+    try:
+        data = yaml.load(text[:LARGEST], Loader=_Loader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return _damaged(path)
+    if isinstance(data, Mapping) and "checkpoints" in data and "study" not in data:
+        return RopewalkError(
+            f"{path} is a study and not the record of a run: keep it outside of {path.parent} and run it "
             "(`ropewalk run STUDY`), or look at the table alone: `ropewalk figures FOLDER/qk.csv`"
         )
-    if not any(part in data for part in PARTS):
-        raise RopewalkError(f"{path} is damaged: it does not hold a study; run `ropewalk capture` again")
-    made = data.get("ropewalk")
-    number = made.get("format") if isinstance(made, Mapping) else None
-    if number != FORMAT:
-        raise outdated(path, number)
-    return Record(path, text, data)
+    number = _format(data)
+    # What has a seal and is not intact is damaged, whatever it says of its format; earlier formats had none.
+    if text.startswith("seal") or not isinstance(number, int) or number == FORMAT:
+        return _damaged(path)
+    return outdated(path, number)
+
+
+def _format(data: Any) -> Any:
+    made = data.get("ropewalk") if isinstance(data, Mapping) else None
+    return made.get("format") if isinstance(made, Mapping) else None
+
+
+def _damaged(path: Path) -> RopewalkError:
+    return RopewalkError(
+        f"{path} is not as it was written (it is damaged, or was changed by hand): run `ropewalk capture STUDY` again, "
+        "which writes it anew"
+    )
+
+
+def is_recorded(study: Study) -> bool:
+    """Whether the record in a study's folder is of the very same study; results of another format are an error."""
+    try:
+        record = read_record(study.folder)
+    except OutdatedError:
+        raise
+    except RopewalkError:
+        return False  # it is written anew, if the folder is the study's
+    if record is None:
+        return False
+    recorded, now = (one.model_dump(mode="json", exclude={"results"}) for one in (record.study, study))
+    return recorded == now
 
 
 def need_record(results: Path) -> Record:
@@ -108,7 +145,7 @@ def write_record(
         "origins": [known[checkpoint.name] for checkpoint in study.checkpoints if checkpoint.name in known],
         "documents": [dict(one) for one in documents],
     }
-    _write(folder, record)
+    store(folder, record)
 
 
 def note_versions(folder: Path, shards: ShardVersions) -> None:
@@ -122,7 +159,7 @@ def note_versions(folder: Path, shards: ShardVersions) -> None:
             {"shards": which, **{name: made.get(name) for name in DECISIVE}} for made, which in groups
         ]
     if data != record.data:
-        _write(folder, data)
+        store(folder, data)
 
 
 def _by_versions(shards: ShardVersions) -> list[tuple[Versions, str]]:
@@ -137,15 +174,20 @@ def _by_versions(shards: ShardVersions) -> list[tuple[Versions, str]]:
     return [(made, "; ".join(f"{name} {spans(own)}" for name, own in which.items())) for made, which in groups]
 
 
-def _write(folder: Path, record: Mapping[str, Any]) -> None:
-    write_text(folder / RECORD, yaml.safe_dump(dict(record), sort_keys=False, allow_unicode=True, width=120))
+def store(folder: Path, record: Mapping[str, Any]) -> None:
+    """Write the data of a record as it is, with its seal."""
+    text = yaml.safe_dump({"seal": BLANK, **record}, sort_keys=False, allow_unicode=True, width=120)
+    write_bytes(folder / RECORD, seal(text.encode()))
 
 
-def outdated(path: Path, number: Any) -> RopewalkError:
-    """What to say of a file of another format, or of one that does not tell its format."""
-    has = "does not say its format" if number is None else f"has format {number}"
-    return RopewalkError(
-        f"{path} {has} and this is ropewalk {__version__} with format {FORMAT}: run the study again with "
+class OutdatedError(RopewalkError):
+    """Results that were written by a version with another format."""
+
+
+def outdated(path: Path, number: Any) -> OutdatedError:
+    """What to say of a file of another format."""
+    return OutdatedError(
+        f"{path} has format {number} and this is ropewalk {__version__} with format {FORMAT}: run the study again with "
         "another `results`; a table alone can still be drawn: `ropewalk figures FOLDER/qk.csv`"
     )
 

@@ -1,6 +1,6 @@
 """Results: the one object that the command line, figures, the report and a notebook stand on."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,20 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ropewalk.analysis import Tables, tabulate
-from ropewalk.capture.shards import MemoryCapture, StoredCapture, capture_folder, write_capture
+from ropewalk.capture.shards import capture_folder
+from ropewalk.capture.stored import MemoryCapture, StoredCapture, write_capture
 from ropewalk.compare import compare
 from ropewalk.errors import RopewalkError
+from ropewalk.export.formats import export
+from ropewalk.export.source import Source
+from ropewalk.figures import head_collage
 from ropewalk.figures.gallery import FIGURES, find, study_options, write_figures
+from ropewalk.fingerprint import file_fingerprint
+from ropewalk.freshness import fresh_pictures, pictures_made_from, tables_digest, tables_made_from
 from ropewalk.head import HeadDetail, head_detail
+from ropewalk.hubfiles import local_results
 from ropewalk.models.layout import Layout
+from ropewalk.ownership import claim, is_free, is_marked
 from ropewalk.record import Record, need_record, note_versions, read_record, write_record
 from ropewalk.report import Origin, Report, report_data, write_report
 from ropewalk.statistics.registry import table_names
@@ -22,7 +30,6 @@ from ropewalk.study import Figures, Study
 from ropewalk.summary.sensitivity import sensitivity
 from ropewalk.summary.tracks import Track
 from ropewalk.summary.view import NULLS, View, summarise
-from ropewalk.tables import write_csv, write_replicates
 
 Capture = StoredCapture | MemoryCapture
 
@@ -33,7 +40,8 @@ class Results:
     Made by `ropewalk.measure` (a model in hand), `ropewalk.load` (a results folder, or a table alone) and
     `ropewalk.concat` (several of them). `table` has a row per checkpoint, layer, head and component (`qk.csv`), `heads`
     one per checkpoint, layer and head (`heads.csv`), `replicates` the latter with each group of documents left out,
-    which is where standard errors come from (None without). `captures` holds the sums behind them, by checkpoint.
+    which is where standard errors come from (None without). `captures` holds the sums behind them, by checkpoint;
+    `digest` is of the tables as they were read from disk.
 
     >>> r = ropewalk.load("results/miniature")  # doctest: +SKIP
     >>> r.summary()  # doctest: +SKIP
@@ -48,12 +56,14 @@ class Results:
         study: Study | None = None,
         record: Record | None = None,
         folder: Path | None = None,
+        digest: str | None = None,
     ) -> None:
         self.tables = tables
         self.captures = dict(captures or {})
         self.study = record.study if study is None and record is not None else study
         self.record = record
         self.folder = folder
+        self.digest = digest
 
     def __repr__(self) -> str:
         lineup, heads = self.view.lineup, len(self.heads)
@@ -119,9 +129,7 @@ class Results:
 
     def head(self, layer: int, head: int, checkpoint: str | None = None) -> HeadDetail:
         """Everything known of one head at one checkpoint (by name or label; the last by default)."""
-        lineup = self.view.lineup
-        index = lineup.find([checkpoint])[0] if checkpoint is not None else len(lineup) - 1
-        name = lineup.names[index]
+        name = self._checkpoint(checkpoint)
         return head_detail(self.tables, self.captures.get(name), name, layer, head)
 
     def figure(self, name: str, **options: Any) -> Figure:
@@ -130,6 +138,14 @@ class Results:
         figure.check_options(options)
         figure.check_needs(self.view)
         return figure.draw(self.view, **options)
+
+    def collage(self, layer: int, head: int, checkpoint: str | None = None) -> Figure:
+        """One head on one page: vectors, kernel, attention, plasticity, its way through training; see `head`."""
+        return head_collage.draw(self.view, self.head(layer, head, checkpoint))
+
+    def write_collage(self, folder: Path | str, layer: int, head: int, checkpoint: str | None = None) -> Path:
+        """Write the collage of a head (PNG, PDF, caption) into a folder of its own below `folder`; returns it."""
+        return head_collage.write(Path(folder), self.view, self._source, self.head(layer, head, checkpoint))
 
     @staticmethod
     def figures() -> list[str]:
@@ -143,7 +159,8 @@ class Results:
     def report(self, path: Path | str) -> Path:
         """Write one self-contained HTML page with figures, captions, tables and how they were made."""
         path = Path(path)
-        return write_report(path / "report.html" if path.is_dir() else path, self.page())
+        file = path / "report.html" if path.is_dir() else path
+        return write_report(file, self.page(), replace=is_marked(file.parent))
 
     def page(self) -> Report:
         """Everything that the report shows, as data."""
@@ -155,6 +172,8 @@ class Results:
             record=self.record,
             folder=self.folder,
             options=self.figure_options(),
+            drawn={} if self.folder is None else fresh_pictures(self.folder, self._pictures_made_from()),
+            made_from=self.digest,
             origins={
                 label: Origin(self.captures[name].dtype, self.captures[name].proof)
                 for name, label in zip(self.view.lineup.names, self.view.lineup.labels, strict=True)
@@ -164,7 +183,7 @@ class Results:
 
     def figure_options(self, axis: str | None = None) -> Mapping[str, Mapping[str, Any]]:
         """What the study says of figures, by figure; r_q and r_k on another axis where it is given."""
-        chosen = self.study.figures if self.study is not None else Figures()
+        chosen = Figures() if self.study is None else self.study.figures
         return study_options(chosen.portraits, axis or chosen.axis)
 
     @property
@@ -177,20 +196,32 @@ class Results:
     ) -> list[Path]:
         """Write every figure (PNG, PDF, caption) into a folder of its own below `folder`; returns these.
 
-        `axis` is where r_q and r_k are measured, in place of what the study says. `done` is called with each of them
-        when it is written.
+        `axis` is where r_q and r_k are measured, if not as the study says. `done` is called with each when written.
         """
-        return write_figures(self.view, Path(folder), self._source, self.figure_options(axis), done)
+        options = self.figure_options(axis)
+        return write_figures(self.view, Path(folder), self._source, options, self._pictures_made_from(axis), done)
+
+    def _pictures_made_from(self, axis: str | None = None) -> Mapping[str, Any]:
+        return pictures_made_from(self.digest, self.figure_options(axis))
 
     def write_tables(self, folder: Path) -> None:
-        """Write `heads.csv`, the tables of statistics, the replicates and `qk.csv`, each atomically."""
-        write_replicates(folder, self.tables.replicates)
-        for name, table in self.tables.others.items():
-            write_csv(folder / f"{name}.csv", table)
-        write_csv(folder / "sensitivity.csv", self.sensitivity())
-        write_csv(folder / "heads.csv", self.heads)
-        # Last, because it is what readers look for: the others are never older than it.
-        write_csv(folder / "qk.csv", self.table)
+        """Write `qk.csv`, `heads.csv`, the tables of statistics and the replicates, and the ledger of their digests."""
+        made_from = {} if self.study is None else tables_made_from(self.study, self.captures)
+        self.tables.write(folder, {"sensitivity": self.sensitivity()}, made_from)
+
+    def export(self, path: Path | str, to: str, checkpoint: str | None = None, **options: Any) -> list[Path]:
+        """Write one checkpoint (the last by default) for other tools; returns the files that were written.
+
+        `to` is safetensors, npz, kvpress, bases or heads; `options` are the format's own (docs/export.md).
+        """
+        name = self._checkpoint(checkpoint)
+        source = Source.of(self.captures.get(name), name, self.heads, self.name, self.study, self.record)
+        return export(source, Path(path), to, options)
+
+    def _checkpoint(self, checkpoint: str | None) -> str:
+        """Name of a checkpoint given by name or label; the last by default."""
+        lineup = self.view.lineup
+        return lineup.names[lineup.find([checkpoint])[0] if checkpoint is not None else len(lineup) - 1]
 
     def save(self, folder: Path | str) -> Path:
         """Write a results folder as a run of the command line would: record, shards, tables, figures, report.
@@ -198,9 +229,10 @@ class Results:
         The folder must be new or empty. Tables alone (without captures) are saved as tables, figures and report.
         """
         folder = Path(folder)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not is_free(folder):
             raise RopewalkError(f"{folder} is not empty: give a new folder to save to")
         if self.study is not None:
+            claim(folder, self.study.owner)
             known = {} if self.record is None else self.record.data
             write_record(folder, self.study, known.get("documents", []), begun=self.record)
             for checkpoint in self.study.checkpoints:
@@ -217,13 +249,14 @@ class Results:
 
 
 def load(path: Path | str) -> Results:
-    """Results from the folder of a run, or from a `qk.csv` alone (then without sums, replicates and settings).
+    """Results from the folder of a run, from a dataset `owner/name` on the hub that `ropewalk push` wrote, or from a
+    `qk.csv` alone (then without sums, replicates and settings).
 
     >>> r = load("results/miniature")  # doctest: +SKIP
     """
-    path = Path(path)
+    path = local_results(path)
     if path.is_file():
-        return Results(Tables.read(path), folder=path.parent)
+        return Results(Tables.read(path), folder=path.parent, digest=file_fingerprint(path))
     if not path.is_dir():
         raise RopewalkError(f"no results at {path}: give the folder of a run, or a qk.csv")
     record = read_record(path)
@@ -233,30 +266,10 @@ def load(path: Path | str) -> Results:
         if (folder / "manifest.json").is_file():
             captures[checkpoint.name] = StoredCapture(folder, checkpoint.label)
     others = {name for captured in captures.values() for name in table_names(captured.statistics)}
-    return Results(Tables.read(path, others), captures, record=record, folder=path)
-
-
-def concat(parts: Sequence[Results]) -> Results:
-    """Several results as one: models beside each other, or checkpoints of one training.
-
-    >>> r = concat([measure(model, texts, tokenizer, context=512, label=str(step), step=step)])  # doctest: +SKIP
-    """
-    if not parts:
-        raise RopewalkError("concat() needs at least one result")
-    for field in ("checkpoint", "label"):
-        names = [name for part in parts for name in part.table[field].unique()]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise RopewalkError(f"two of the results have the {field} {twice!r}: give each its own label")
-    studies = [part.study for part in parts]
-    study = None
-    known = [one for one in studies if one is not None]
-    if len(known) == len(parts):
-        if any(one.capture != known[0].capture for one in known):
-            raise RopewalkError("the results were captured with different settings: measure them alike to join them")
-        study = known[0].model_copy(update={"checkpoints": tuple(c for one in known for c in one.checkpoints)})
-    captures = {name: captured for part in parts for name, captured in part.captures.items()}
-    return Results(Tables.concat([part.tables for part in parts]), captures, study)
+    # A folder without tables says so for itself.
+    study = None if record is None else record.study
+    digest = tables_digest(path, study, captures) if (path / "qk.csv").exists() else None
+    return Results(Tables.read(path, others), captures, record=record, folder=path, digest=digest)
 
 
 def analyze(folder: Path | str) -> Results:

@@ -1,40 +1,53 @@
-"""A study is data: one YAML file, checked whole before anything heavy starts."""
+"""A study is data: what one may say, field by field."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from ropewalk.errors import RopewalkError
-from ropewalk.models.source import VectorSource, locate
+from ropewalk.fingerprint import fingerprint
+from ropewalk.models.source import LayerNumber, VectorSource
+from ropewalk.ownership import Owner
 from ropewalk.schema import Part
 from ropewalk.text import slug
-from ropewalk.validation import validated
-from ropewalk.yamlfile import Lines, Location, read_yaml
 
 BUCKETS = 16
 """Position buckets of a context, unless a bucket size is given."""
+
+KIND = "study"  # as what a results folder is marked
+LONGEST_NAME = 1000
+"""Characters of a name: it stands in every row of the tables."""
+LONGEST_CONTEXT = 2**24
+"""Tokens of a document: more than any model reads, and arrays of this length still fit."""
+MOST_CHECKPOINTS, MOST_HEADS = 10_000, 10_000_000
+"""Of a study; heads over all layers of a model."""
+LARGEST_SEED = 2**63 - 1
+"""What every generator of random numbers takes."""
+
+Name = Annotated[str, Field(max_length=LONGEST_NAME)]
+HeadNumber = Annotated[int, Field(ge=0, le=100_000)]
 
 
 class Checkpoint(VectorSource):
     """One model at one moment of its training, or one model among several."""
 
-    name: str = Field("", description="Name in tables and folders; the revision or the folder's name by default.")
-    phase: str = Field("", description="Phase of training; checkpoints of one phase stand together.")
-    family: str = Field("", description="Family of models, for a study over models rather than over training.")
-    step: int | None = Field(None, ge=0, description="Training step.")
-    context: int = Field(gt=1, description="Tokens of each document that are read.")
+    name: Name = Field("", description="Name in tables and folders; the revision or the folder's name by default.")
+    phase: Name = Field("", description="Phase of training; checkpoints of one phase stand together.")
+    family: Name = Field("", description="Family of models, for a study over models rather than over training.")
+    step: int | None = Field(None, ge=0, lt=2**63, description="Training step.")
+    context: int = Field(gt=1, le=LONGEST_CONTEXT, description="Tokens of each document that are read.")
     untrained: str = Field(
         "", description="Name of the checkpoint with random weights that is its null; `nulls` of the study sets it."
     )
     bucket_size: int | None = Field(
-        None, gt=0, description="Positions per bucket of kept vectors; a sixteenth of the context by default."
+        None,
+        gt=0,
+        le=LONGEST_CONTEXT,
+        description="Positions per bucket of kept vectors; a sixteenth of the context by default.",
     )
 
     @model_validator(mode="after")
     def _consistent(self) -> "Checkpoint":
-        if not self.slug.strip("."):
-            raise ValueError(f"name {self.name!r} cannot be a folder's name: give a `name` with letters or digits")
         limit = self.overrides.get("max_position_embeddings")
         if isinstance(limit, int) and self.context > limit:
             raise ValueError(
@@ -74,7 +87,10 @@ class Corpus(Part):
         description="Revision of the dataset. A branch is read at its commit, which the record names.",
     )
     documents: int | None = Field(
-        None, gt=0, description="How many documents to use, in their order; all that are long enough by default."
+        None,
+        gt=0,
+        le=10**9,
+        description="How many documents to use, in their order; all that are long enough by default.",
     )
     short_documents: Literal["leave_out", "join"] = Field(
         "leave_out",
@@ -98,13 +114,15 @@ class Capture(Part):
     """What is captured of every document."""
 
     heads: int | Literal["all"] = Field("all", description="How many query heads to sample, or `all`.")
-    seed: int = Field(0, description="Seed of the sampling of heads and of kept vectors.")
-    layers: tuple[int, ...] | None = Field(None, min_length=1, description="Only these layers.")
-    pairs: tuple[tuple[int, int], ...] | None = Field(
+    seed: int = Field(0, ge=0, le=LARGEST_SEED, description="Seed of the sampling of heads and of kept vectors.")
+    layers: tuple[LayerNumber, ...] | None = Field(None, min_length=1, description="Only these layers.")
+    pairs: tuple[tuple[LayerNumber, HeadNumber], ...] | None = Field(
         None, min_length=1, description="Exactly these [layer, head] pairs, in place of a sample."
     )
     full_attention_only: bool = Field(False, description="Leave out layers with a sliding window.")
-    skip_first: int = Field(0, ge=0, description="Leave the first k tokens of each document out (attention sinks).")
+    skip_first: int = Field(
+        0, ge=0, le=LONGEST_CONTEXT, description="Leave the first k tokens of each document out (attention sinks)."
+    )
     pre_rope: bool = Field(
         False, description="Capture before the rotation, and a QK-norm that follows it, in place of after."
     )
@@ -117,10 +135,13 @@ class Capture(Part):
         ),
     )
     shards: int = Field(
-        8, gt=0, description="Groups of documents: what a killed run repeats, and what errors are computed from."
+        8,
+        gt=0,
+        le=100_000,
+        description="Groups of documents: what a killed run repeats, and what errors are computed from.",
     )
-    batch_tokens: int = Field(4096, gt=0, description="Tokens of one forward pass; at least one document.")
-    components: int = Field(10, gt=0, description="Principal components in the table.")
+    batch_tokens: int = Field(4096, gt=0, le=10**9, description="Tokens of one forward pass; at least one document.")
+    components: int = Field(10, gt=0, le=10_000, description="Principal components in the table.")
 
     @field_validator("statistics", mode="before")
     @classmethod
@@ -140,8 +161,8 @@ class Capture(Part):
     @field_validator("heads")
     @classmethod
     def _positive(cls, heads: int | str) -> int | str:
-        if isinstance(heads, int) and heads < 1:
-            raise ValueError("must be a positive number or `all`")
+        if isinstance(heads, int) and not 1 <= heads <= MOST_HEADS:
+            raise ValueError(f"must be a positive number (at most {MOST_HEADS:,}) or `all`")
         return heads
 
 
@@ -164,10 +185,20 @@ class Study(Part):
     """A whole study."""
 
     name: Annotated[
-        str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Name of the study and of its results folder.")
+        str,
+        Field(
+            max_length=100,
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+            description="Name of the study and of its results folder.",
+        ),
     ]
     results: str = Field(
-        "", description="Results folder, relative to where the command runs; `results/<name>` by default."
+        "",
+        max_length=LONGEST_NAME,
+        description=(
+            "Results folder, relative to where the command runs; `results/<name>` by default. A study file can only "
+            "name one below there or below its own folder; any other is given with `--results`."
+        ),
     )
     defaults: dict[str, Any] = Field(
         default_factory=dict,
@@ -175,7 +206,9 @@ class Study(Part):
         exclude=True,
         description="Fields that all checkpoints share; merged into each before it is checked.",
     )
-    checkpoints: tuple[Checkpoint, ...] = Field(min_length=1, description="Checkpoints in order.")
+    checkpoints: tuple[Checkpoint, ...] = Field(
+        min_length=1, max_length=MOST_CHECKPOINTS, description="Checkpoints in order."
+    )
     corpus: Corpus = Field(default_factory=Corpus, description="Where documents come from.")
     capture: Capture = Field(default_factory=Capture, description="What is captured.")
     nulls: tuple[Literal["permuted", "untrained"], ...] = Field(
@@ -186,6 +219,14 @@ class Study(Part):
         ),
     )
     figures: Figures = Field(default_factory=Figures, description="Choices for the figures.")
+    _owner: Owner | None = PrivateAttr(None)
+
+    @field_validator("results")
+    @classmethod
+    def _is_path(cls, path: str) -> str:
+        if not path.isprintable():
+            raise ValueError("a path must be on one line, without control characters")
+        return path
 
     @model_validator(mode="before")
     @classmethod
@@ -198,8 +239,11 @@ class Study(Part):
         merged = {**data, "defaults": defaults}
         checkpoints = data.get("checkpoints")
         if isinstance(checkpoints, list | tuple):
+            # A key that is not known is said once and not for every checkpoint.
+            shared = {key: value for key, value in defaults.items() if key in Checkpoint.model_fields}
             merged["checkpoints"] = [
-                _named({**defaults, **c}, i) if isinstance(c, dict) else c for i, c in enumerate(checkpoints)
+                _named({**(shared if i else defaults), **c}, i) if isinstance(c, dict) else c
+                for i, c in enumerate(checkpoints)
             ]
         return merged
 
@@ -229,63 +273,28 @@ class Study(Part):
         """The results folder."""
         return Path(self.results or f"results/{self.name}")
 
+    @property
+    def owner(self) -> Owner:
+        """As whose its results folder is marked: this study, from its file if it was read from one."""
+        return self._owner or Owner(KIND, self.name, "", content_fingerprint(self.model_dump(mode="json")))
 
-def load_study(path: Path | str) -> Study:
-    """Read and check a study file; relative folders in it are taken from where the file stands."""
-    file = read_yaml(path, "study")
-    return parse_study(file.data, base=Path(path).parent, name=str(path), lines=file.line)
-
-
-def check_study(data: Any, name: str, lines: Lines | None = None) -> Study:
-    """Check a study given as plain data, without looking for what it names; `name` is what messages call it.
-
-    `lines` tells where in a file a value stands.
-    """
-    return validated(Study, data, name, lines, lambda location: _written(location, data))
+    def owned_by(self, owner: Owner) -> "Study":
+        """The same study, known as what it was read from."""
+        copy = self.model_copy()
+        copy._owner = owner
+        return copy
 
 
-def parse_study(data: Any, base: Path = Path(), name: str = "the study", lines: Lines | None = None) -> Study:
-    """Check a study given as plain data and find its folders; see `load_study`."""
-    study = check_study(data, name, lines)
-    checkpoints = tuple(_placed(checkpoint, base) for checkpoint in study.checkpoints)
-    corpus = study.corpus.model_copy(
-        update={
-            "paths": tuple(str(base / pattern) for pattern in study.corpus.paths),
-            "repo": study.corpus.repo and locate(study.corpus.repo, base, "corpus.repo"),
-        }
-    )
-    return study.model_copy(update={"checkpoints": checkpoints, "corpus": corpus})
+def content_fingerprint(data: Any) -> str:
+    """A fingerprint of a study as it was written, wherever its results go."""
+    return fingerprint({key: value for key, value in data.items() if key != "results"})
 
 
 def _named(data: dict[str, Any], index: int) -> dict[str, Any]:
     """Fill in the name and label of a checkpoint from its revision or place."""
-    place = data.get("revision") or Path(str(data.get("repo") or data.get("source") or index)).name
+    place = data.get("revision") or Path(str(data.get("repo") or data.get("source") or "")).name or index
     suffix = "-random" if data.get("random_weights") is True else ""
-    name = data.get("name") or f"{place}{suffix}"
-    return {**data, "name": name, "label": data.get("label") or name}
-
-
-def _written(location: Location, data: Any) -> Location:
-    """Where a value of a merged checkpoint was written: in the checkpoint or among the defaults."""
-    match location:
-        case "checkpoints", int(index), field, *rest if isinstance(data["checkpoints"][index], dict):
-            if field in data["checkpoints"][index]:
-                return location
-            if field in (data.get("defaults") or {}):
-                return "defaults", field, *rest
-            if field == "label":
-                return _written(("checkpoints", index, "name", *rest), data)
-    return location
-
-
-def _placed(checkpoint: Checkpoint, base: Path) -> Checkpoint:
-    places = {
-        field: locate(getattr(checkpoint, field), base, f"{field} of checkpoint {checkpoint.label!r}")
-        for field in ("repo", "tokenizer", "source")
-        if getattr(checkpoint, field)
-    }
-    if checkpoint.gguf_file and checkpoint.repo and Path(places["repo"]).is_dir():
-        file = Path(places["repo"]) / checkpoint.gguf_file
-        if not file.is_file():
-            raise RopewalkError(f"gguf_file of checkpoint {checkpoint.label!r} is missing: there is no {file}")
-    return checkpoint.model_copy(update=places)
+    # Not `or`: no and 0 are mistakes, to be named.
+    name, label = (None if data.get(field) == "" else data.get(field) for field in ("name", "label"))
+    name = f"{place}{suffix}" if name is None else name
+    return {**data, "name": name, "label": name if label is None else label}

@@ -8,6 +8,8 @@ import pandas as pd
 from ropewalk.errors import RopewalkError
 from ropewalk.files import atomic_path
 from ropewalk.geometry.axes import AXES
+from ropewalk.reading import START, not_text, open_regular, unreadable
+from ropewalk.text import one_line
 
 FACTS: Mapping[str, str] = {
     "checkpoint": "name of the checkpoint; its rows stand together, in the order of the study",
@@ -84,6 +86,7 @@ REPLICATES: Mapping[str, str] = {
 Those of `heads.csv` that have an error follow, with one shard left out: enough for the error of any summary over heads.
 """
 
+REPLICATES_FILE = "replicates.parquet"
 QK_COLUMNS, HEAD_FACTS, REPLICATE_KEY = list(QK), list(HEADS), list(REPLICATES)
 QK_VALUES = ["explained_variance", "r_q", "r_k"]
 REPLICATE_COLUMNS = [*REPLICATE_KEY, *QK_VALUES]
@@ -91,6 +94,8 @@ REPLICATE_COLUMNS = [*REPLICATE_KEY, *QK_VALUES]
 
 REQUIRED = ["checkpoint", "layer", "head", "pc", "explained_variance", "r_q", "r_k"]
 TEXT = {"checkpoint": str, "phase": str, "label": str, "family": str, "untrained": str}
+GAPS = ["", "NA", "N/A", "NaN", "nan", "null", "None", "<NA>"]
+"""What stands for a missing number in tables from elsewhere; in ours it is nothing."""
 
 
 def write_csv(path: Path, table: pd.DataFrame) -> None:
@@ -101,21 +106,31 @@ def write_csv(path: Path, table: pd.DataFrame) -> None:
 
 def write_replicates(results: Path, replicates: pd.DataFrame) -> None:
     """Write the replicates beside a table, with all their digits."""
-    with atomic_path(results / "replicates.parquet") as temporary:
+    with atomic_path(results / REPLICATES_FILE) as temporary:
         replicates.to_parquet(temporary, index=False)
 
 
 def read_csv(file: Path) -> pd.DataFrame:
     """A table from a CSV file, or a sentence on why it cannot be read."""
-    if not file.is_file():
+    if not file.exists():
         raise RopewalkError(f"no table at {file}: run `ropewalk analyze` first, or give the folder of a run")
     try:
-        # Copied, because columns as they were read lie in as many pieces, which pandas is slow with.
-        return pd.read_csv(file, dtype=TEXT).copy()
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        with open_regular(file) as opened:
+            if other := not_text(opened.read(START)):
+                raise RopewalkError(f"{file} {other}, or make it again with `ropewalk analyze`")
+            opened.seek(0)
+            columns = pd.read_csv(opened, nrows=0).columns
+            opened.seek(0)
+            # A name is text, whatever it reads like: NA, null and nan are gaps in other columns alone.
+            gaps = {column: GAPS for column in columns if column not in TEXT}
+            # Copied, because columns as they were read lie in as many pieces, which pandas is slow with.
+            return pd.read_csv(opened, dtype=TEXT, keep_default_na=False, na_values=gaps).copy()
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError, OverflowError) as error:
         raise RopewalkError(
-            f"{file} is not a table that can be read ({error}): make it again with `ropewalk analyze`"
+            f"{file} is not a table that can be read ({one_line(error, 200)}): make it again with `ropewalk analyze`"
         ) from error
+    except OSError as error:
+        raise unreadable(file, error, "check who may read it, and the disk") from error
 
 
 def read_qk(path: Path | str) -> pd.DataFrame:
@@ -171,7 +186,8 @@ def _typed(table: pd.DataFrame, name: str) -> pd.DataFrame:
         # An empty column is read as numbers: it becomes text before its gaps are filled.
         table[column] = table[column].astype(object).fillna("").astype(str) if column in table else ""
     table["checkpoint"] = names = table["checkpoint"].astype(str)
-    table["label"] = table["label"].astype(object).fillna(names).astype(str) if "label" in table else names
+    labels = table["label"].astype(object).fillna("").astype(str) if "label" in table else names
+    table["label"] = labels.where(labels != "", names)
     for column in ("step", "layer", "head", "pc"):
         if column in table and not _is_whole(table[column]):
             raise RopewalkError(f"{name} has something else than whole numbers in the column {column!r}")
@@ -195,7 +211,7 @@ def _is_whole(column: pd.Series) -> bool:
 
 def read_replicates(path: Path | str) -> pd.DataFrame | None:
     """Read `replicates.parquet` of a results folder; None where there is none (a table from elsewhere)."""
-    file = Path(path) / "replicates.parquet"
+    file = Path(path) / REPLICATES_FILE
     if not file.is_file():
         return None
     try:

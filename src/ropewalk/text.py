@@ -1,9 +1,42 @@
 """Text for people: tables, sizes, counts and names, in one style wherever they are printed."""
 
+import hashlib
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 
 ELLIPSIS = "…"
+LONGEST_SLUG = 80
+"""Characters of a name as a folder's name: with what is put around it, any file system takes it."""
+DEVICES = r"con|prn|aux|nul|com\d|lpt\d"
+"""Names that Windows keeps for devices, whatever follows a dot."""
+
+LONGEST_NAME = 100
+"""Characters of a name in a list of names; more would make the list a page."""
+
+JOINERS = "\u200c\u200d"
+"""Invisible characters that some scripts cannot be written without."""
+
+_PLAIN = re.compile(r"[ -~]*")
+
+
+def printable(text: str, newlines: bool = False) -> str:
+    r"""A text that comes from elsewhere, as it may stand on a terminal, in a log or in a comment: one line of letters.
+
+    Characters that steer (escape sequences, carriage returns, marks that turn the direction of writing), break a line
+    or cannot be written are shown as escapes, such as \x1b; newlines too, unless they are allowed.
+    """
+    if _PLAIN.fullmatch(text):
+        return text
+    return "".join(
+        one if (newlines and one == "\n") or not _is_control(one) else one.encode("unicode_escape").decode()
+        for one in text
+    )
+
+
+def _is_control(one: str) -> bool:
+    category = unicodedata.category(one)
+    return category in ("Cc", "Cs", "Zl", "Zp") or (category == "Cf" and one not in JOINERS)
 
 
 def table(
@@ -13,9 +46,9 @@ def table(
 
     `right` numbers the columns that are aligned to the right. A row that is shorter than the headers ends in a cell
     that runs on to the right and widens no column. Where `unused` is given, a column that holds nothing else is left
-    out (the first one stays).
+    out (the first one stays). Cells may come from anywhere: see `printable`.
     """
-    body = [[" ".join(cell.split()) for cell in row] for row in rows]
+    body = [[printable(" ".join(cell.split())) for cell in row] for row in rows]
     kept = [
         column
         for column in range(len(headers))
@@ -64,7 +97,7 @@ def count(number: int, noun: str) -> str:
 
 def some(names: Iterable[object], limit: int = 3) -> str:
     """The first few of `names` and how many there are besides: `a, b, c and 5 more`."""
-    listed = [str(name) for name in names]
+    listed = [cut(printable(str(name)), LONGEST_NAME) for name in names]
     rest = len(listed) - limit
     return ", ".join(listed[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
 
@@ -90,7 +123,9 @@ def cut(text: str, limit: int) -> str:
 
 def one_line(error: object, limit: int = 300) -> str:
     """What an exception (or any text) says, as one line without its full stop; the exception's name if it is silent."""
-    return cut(" ".join(str(error).split()), limit).rstrip(".") or type(error).__name__
+    # Of a text without end the ends are enough, before every word of it is looked at.
+    text = cut(str(error), 100 * limit)
+    return cut(printable(" ".join(text.split())), limit).rstrip(".") or type(error).__name__
 
 
 def install_extra(name: str) -> str:
@@ -98,6 +133,22 @@ def install_extra(name: str) -> str:
     return f"pip install 'ropewalk[{name}]' (in a clone: pip install -c constraints.txt -e '.[{name}]')"
 
 
-def slug(name: str, keep: str = "._-") -> str:
-    """A name as a file's or a folder's name: whatever is not an ASCII letter, a digit or one of `keep` becomes `_`."""
+def simplified(name: str, keep: str = "._-") -> str:
+    """A name in which whatever is not an ASCII letter, a digit or one of `keep` became `_`: not unique."""
     return re.sub(rf"[^A-Za-z0-9{re.escape(keep)}]+", "_", name)
+
+
+def slug(name: str) -> str:
+    """A name as a file's or a folder's name on any system: the same one for the same name only.
+
+    A name of at most 80 ASCII letters, digits, `.`, `_` and `-` stays as it is. One that loses something, or that some
+    system keeps for itself, ends in `-` and eight digits of its SHA-256.
+    """
+    kept = simplified(name)
+    stem = kept.strip(".")
+    reserved = re.fullmatch(DEVICES, stem.split(".")[0], re.IGNORECASE)
+    if kept == name and len(name) <= LONGEST_SLUG and not reserved and name == name.rstrip(".") != "":
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    stem = f"_{stem}" if reserved else stem
+    return f"{stem[: LONGEST_SLUG - 9] or '_'}-{digest}"

@@ -18,6 +18,8 @@ Checked = TypeVar("Checked", bound=BaseModel)
 
 SHOWN = 20
 """Mistakes that are listed; the rest is counted."""
+MOST = 5_000
+"""Mistakes that are looked at, to list the first ones of the file."""
 
 Written = Callable[[Location], Location]
 """Where the value at a location was written, if data was rearranged before it was checked."""
@@ -51,22 +53,27 @@ def sentences(
     `name` is that of the file, or what the data is called where there is none (and no `lines`).
     """
     problems: dict[Location, list[_Problem]] = {}
-    for details in error.errors(include_url=False):
+    found = error.errors(include_url=False)
+    for details in found[:MOST]:
         problem = _Problem.of(model, details)
         problems.setdefault(problem.location, []).append(problem)
     # A list with a wrong item is also called too short, and a choice of types complains of each: the inner one tells.
     outer = {location[:length] for location in problems for length in range(len(location))}
-    told: dict[tuple[int, str], None] = {}
+    # What defaults get wrong is wrong in every checkpoint: it was written once.
+    told: dict[Location, tuple[int, list[_Problem]]] = {}
     for location, group in problems.items():
         if location not in outer:
             place = location if written is None else written(location)
-            line = lines(place) if lines is not None else None
-            told[line or 0, _sentence(place, group)] = None
-    ordered = sorted(told, key=lambda entry: entry[0])
-    texts = [f"line {line}: {text}" if line else text for line, text in ordered[:SHOWN]]
-    if len(ordered) > SHOWN:
-        texts.append(f"and {count(len(ordered) - SHOWN, 'more mistake')}")
-    return f"{name}{' ' if ordered[0][0] else ': '}" + "\n  ".join(texts)
+            told.setdefault(place, ((lines(place) or 0) if lines is not None else 0, group))
+    ordered = sorted(told, key=lambda place: told[place][0])
+    texts = []
+    for place in ordered[:SHOWN]:
+        line, group = told[place]
+        texts.append(f"line {line}: {_sentence(place, group)}" if line else _sentence(place, group))
+    more = max(len(ordered) - SHOWN, 0) + max(len(found) - MOST, 0)
+    if more:
+        texts.append(f"and {count(more, 'more mistake')}")
+    return f"{name}{' ' if told[ordered[0]][0] else ': '}" + "\n  ".join(texts)
 
 
 @dataclass(frozen=True)
@@ -170,14 +177,22 @@ def _reason(problem: _Problem, alone: bool) -> str:
             return f"input should have at least {count(problem.limits['min_length'], 'item')}"
         case "too_long":
             return f"input should have at most {count(problem.limits['max_length'], 'item')}"
+        case "string_type" if isinstance(problem.value, bool):
+            return f"{SHOULD}text: put it in quotes (yes, no, on, off, true and false are no text without)"
         case "string_type" if alone and isinstance(problem.value, int | float | date):
             return f"{SHOULD}text: put it in quotes"
+        case "string_type" if alone and problem.value is None:
+            return f"{SHOULD}text: write it, in quotes if it is null or ~"
+        case "string_unicode":
+            return "it holds half a character (a lone surrogate): write the whole one"
+        case "string_too_long":
+            return f"input should have at most {count(problem.limits['max_length'], 'character')}"
     message = one_line(problem.message if alone else problem.message.split(", unable to parse")[0])
     return message[:1].lower() + message[1:]
 
 
 def _known(key: str, keys: Sequence[str]) -> str:
-    near = get_close_matches(cut(key, WIDTH), keys, 1)
+    near = get_close_matches(cut(key, WIDTH).lower().replace("-", "_"), keys, 1)
     if near:
         return f"did you mean `{near[0]}`?"
     listed = ", ".join(keys)
@@ -186,7 +201,7 @@ def _known(key: str, keys: Sequence[str]) -> str:
 
 def _nearest_choice(problem: _Problem) -> str:
     choices = [c for t in problem.types if get_origin(t) is Literal for c in get_args(t) if isinstance(c, str)]
-    near = get_close_matches(cut(problem.value, WIDTH), choices, 1) if isinstance(problem.value, str) else []
+    near = get_close_matches(cut(problem.value, WIDTH).lower(), choices, 1) if isinstance(problem.value, str) else []
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -194,4 +209,8 @@ def _shown(value: Any) -> str:
     """A value as it would stand in a file, on a part of a line."""
     if value is None:
         return "empty"
-    return one_line(value if isinstance(value, date) else repr(value), WIDTH)
+    try:
+        return one_line(value if isinstance(value, date) else repr(value), WIDTH)
+    except (ValueError, RecursionError):
+        # Python does not print numbers of thousands of digits.
+        return f"a {type(value).__name__} that is too large to print"

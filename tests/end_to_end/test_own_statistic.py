@@ -16,7 +16,7 @@ from helpers.paths import ROOT
 from helpers.tiny import tiny_smollm3
 from ropewalk.cli import main
 from ropewalk.models.tap import Call, tap
-from ropewalk.study import load_study
+from ropewalk.studyfile import load_study
 
 NORMS = ROOT / "docs/examples/norms.py"
 

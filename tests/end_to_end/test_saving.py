@@ -9,8 +9,9 @@ import pytest
 import ropewalk
 from ropewalk.capture.run import capture_study
 from ropewalk.errors import RopewalkError
+from ropewalk.figures.gallery import shown
 from ropewalk.results import analyze
-from ropewalk.study import parse_study
+from ropewalk.studyfile import parse_study
 
 
 def test_a_saved_result_is_that_of_the_command_line(
@@ -37,6 +38,6 @@ def test_a_saved_result_is_that_of_the_command_line(
     assert again.head(2, 1).row["r_k"] == run.head(2, 1).row["r_k"]
     np.testing.assert_allclose(again.head(2, 1).path["k"], measured.head(2, 1).path["k"])
     assert (saved / "report.html").is_file()
-    assert len(list((saved / "figures").iterdir())) == len(ropewalk.Results.figures())
+    assert len(list((saved / "figures").glob("*/figure.png"))) == len(shown(ropewalk.load(saved).view))
     with pytest.raises(RopewalkError, match="is not empty: give a new folder to save to"):
         measured.save(saved)

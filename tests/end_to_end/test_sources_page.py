@@ -48,7 +48,7 @@ def test_the_example_runs_as_it_is_written(run: Run, tmp_path: Path, monkeypatch
 
 
 def test_the_page_names_the_columns_that_are_needed() -> None:
-    from ropewalk.capture.sources import REQUIRED
+    from ropewalk.capture.vector_files import REQUIRED
 
     rows = dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| (.+) \|$", PAGE, flags=re.M))
     assert {name for name, text in rows.items() if text.endswith("; needed")} == set(REQUIRED)

@@ -3,6 +3,7 @@ import json
 import math
 import random
 import re
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -21,9 +22,16 @@ from ropewalk.train import load_recipe, progress, text, train, trainer
 from ropewalk.train.recipe import Corpus, Heldout, Phase
 from ropewalk.train.state import Position
 from ropewalk.train.text import Document, Mixture
+from ropewalk.verify import verify
 
 HELDOUT = 6
 NAMES = ["first-step-4", "first-step-12", "second-step-16", "long-step-2", "long-step-6"]
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
 
 
 def marker(path: str) -> str:
@@ -464,22 +472,76 @@ def test_a_state_of_another_run_is_refused(recipe, root, tmp_path):
     other = write_recipe(tmp_path, tiny(root) | {"seed": 4})
     with pytest.raises(
         RopewalkError,
-        match=r"a training with recipe \w{12}…, this one has \w{12}…: give another --output, or delete that folder",
+        match=r"a training with recipe \w{12}…, this one has \w{12}…: give another --output; what is there is kept",
     ):
         train(other, tmp_path / "out")
     # How often a state is written is not part of what a run is.
     again = write_recipe(tmp_path, tiny(root) | {"state_every": 7, "log_every": 2})
     with pytest.raises(StopError), heard(stopping_at("going on at step 4")):
         train(again, tmp_path / "out")
-    (tmp_path / "out" / "state.safetensors").write_bytes(b"not a state")
-    with pytest.raises(RopewalkError, match=r"is not a readable training state: delete it and train from the start"):
-        train(again, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", f"checkpoints/{NAMES[0]}/model.safetensors"])
+def test_an_interrupted_run_that_is_damaged_begins_again(name, finished, recipe, tmp_path):
+    output, *_ = finished
+    with pytest.raises(StopError), heard(stopping_at("phase second: step 3/")):
+        train(recipe, tmp_path / "out")
+    damage(tmp_path / "out" / name)
+    lines = []
+    with heard(lines.append):
+        train(recipe, tmp_path / "out")
+    assert any(name in line and line.endswith("damaged: the training begins again") for line in lines)
+    assert not any(line.startswith("going on") for line in lines)
+    assert [weights(tmp_path / "out", one) for one in NAMES] == [weights(output, one) for one in NAMES]
+
+
+@pytest.mark.parametrize(
+    "name", ["seals.json", "losses.json", "heldout.jsonl", f"checkpoints/{NAMES[-1]}/model.safetensors"]
+)
+def test_a_finished_training_that_is_damaged_is_made_again(name, finished, tmp_path):
+    output, *_ = finished
+    copy = shutil.copytree(output, tmp_path / "copy")
+    damage(copy / name)
+    lines = []
+    with heard(lines.append):
+        train(output.parent / "recipe.yaml", copy)
+    assert f"{copy / name} is damaged: the training begins again" in lines
+    assert (copy / name).read_bytes() == (output / name).read_bytes() or name in (
+        "losses.json",
+        "seals.json",
+    )  # how long it took differs
+    assert train(output.parent / "recipe.yaml", copy) == copy
+
+
+def test_a_state_of_another_format_is_not_read(recipe, tmp_path, monkeypatch):
+    with pytest.raises(StopError), heard(stopping_at("phase first: step 5/")):
+        train(recipe, tmp_path / "out")
+    monkeypatch.setattr("ropewalk.train.state.FORMAT", 3)
+    with pytest.raises(RopewalkError, match=r"another version of ropewalk \(format 2, this one reads 3\): go on with"):
+        train(recipe, tmp_path / "out")
 
 
 def test_a_finished_training_of_another_recipe_is_refused(finished, root, tmp_path):
     output, *_ = finished
+    other = write_recipe(tmp_path, tiny(root) | {"seed": 4})
+    with pytest.raises(RopewalkError, match=r"holds the training 'tiny' in .*: choose another folder for"):
+        train(other, output)
     with pytest.raises(RopewalkError, match="holds a training with recipe"):
-        train(write_recipe(tmp_path, tiny(root) | {"seed": 4}), output)
+        train(other, output, adopt=True)
+
+
+def test_a_folder_of_something_else_is_left_alone(recipe, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "README.md").write_text("mine")
+    with pytest.raises(RopewalkError, match="is not empty and was not made by ropewalk: choose another folder"):
+        train(recipe, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["README.md"]
+
+
+def test_a_training_is_no_results(finished):
+    output, *_ = finished
+    with pytest.raises(RopewalkError, match="and no results: run `ropewalk train` on it again, which checks it"):
+        verify(output)
 
 
 def test_another_thread_count_is_refused(finished, monkeypatch):

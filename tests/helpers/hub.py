@@ -7,6 +7,7 @@ or, for code that uses the client's defaults, `hub.connect(monkeypatch, cache)` 
 `datasets/org/name`.
 """
 
+import base64
 import hashlib
 import json
 import re
@@ -19,14 +20,18 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import huggingface_hub
 import pytest
+import yaml
 from huggingface_hub import constants
 
 Files = Mapping[str, bytes]
 LFS = (".safetensors", ".bin", ".parquet", ".gguf", ".model")
 API = re.compile(
     r"/api/(?P<kind>models|datasets)/(?P<repo>[^/]+/[^/]+)"
-    r"(?:/(?P<verb>refs|revision|tree|paths-info)(?:/(?P<revision>[^/]+)(?:/(?P<path>.+))?)?)?"
+    r"(?:/(?P<verb>refs|revision|tree|paths-info|preupload|commit)(?:/(?P<revision>[^/]+)(?:/(?P<path>.+))?)?)?"
 )
+CREATE, VALIDATE = "/api/repos/create", "/api/validate-yaml"
+BATCH = re.compile(r"/(?:datasets/)?[^/]+/[^/]+\.git/info/lfs/objects/batch")
+UPLOAD = re.compile(r"/upload/(?P<oid>[0-9a-f]{64})")
 RESOLVE = re.compile(r"/(?P<repo>(?:datasets/)?[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
 
 
@@ -47,8 +52,13 @@ class HubStandIn:
     """Serve `repos`: {repo: {revision: {filename: content}}}; every request about a repo is in `log`."""
 
     def __init__(self, repos: Mapping[str, Mapping[str, Files]], *, gated: tuple[str, ...] = ()) -> None:
-        self.repos = repos
+        self.repos = {
+            repo: {name: dict(files) for name, files in revisions.items()} for repo, revisions in repos.items()
+        }
         self.gated = gated
+        self.read_only = False
+        self.uploads: dict[str, bytes] = {}
+        """What was put into LFS, by its SHA-256."""
         self.log: list[Request] = []
         self.faults: dict[str, HubError] = {}
         self.commits: dict[tuple[str, str], str] = {}
@@ -139,12 +149,20 @@ class _Handler(BaseHTTPRequestHandler):
         if API.fullmatch(url.path) or RESOLVE.fullmatch(url.path):
             self.hub.log.append(Request(self.command, url.path))
         length = int(self.headers.get("Content-Length") or 0)
-        query = parse_qs(url.query) | parse_qs(self.rfile.read(length).decode())
+        body = self.rfile.read(length)
+        written = self.command == "PUT" or "json" in (self.headers.get("Content-Type") or "")
+        query = parse_qs(url.query) | ({} if written else parse_qs(body.decode()))
         try:
             for part, error in self.hub.faults.items():
                 if part in url.path:
                     raise error
-            if match := API.fullmatch(url.path):
+            if self.hub.read_only and self.command in ("POST", "PUT"):
+                raise HubError(403, "", "You do not have the rights to write")
+            if url.path in (CREATE, VALIDATE) or BATCH.fullmatch(url.path) or UPLOAD.fullmatch(url.path):
+                self._write(url.path, body)
+            elif (match := API.fullmatch(url.path)) and match["verb"] in ("preupload", "commit"):
+                self._commit(match["kind"], unquote(match["repo"]), match["verb"], unquote(match["revision"]), body)
+            elif match := API.fullmatch(url.path):
                 self._api(query, **{key: unquote(value) for key, value in match.groupdict("").items()})
             elif match := RESOLVE.fullmatch(url.path):
                 self._resolve(**{key: unquote(value) for key, value in match.groupdict().items()})
@@ -154,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
             headers = {"X-Error-Code": error.code, "X-Error-Message": error.message}
             self._answer(json.dumps({"error": error.message}).encode(), headers, error.status)
 
-    do_HEAD = do_POST = do_GET  # noqa: N815 - the names http.server looks for
+    do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815 - the names http.server looks for
 
     def _api(self, query: dict[str, list[str]], kind: str, repo: str, verb: str, revision: str, path: str) -> None:
         repo = repo if kind == "models" else f"datasets/{repo}"
@@ -174,6 +192,60 @@ class _Handler(BaseHTTPRequestHandler):
             self._json([entry for entry in entries if entry["path"] in query.get("paths", [])])
         else:
             self._json(self._info(repo, commit, entries, blobs="blobs" in query))
+
+    def _write(self, path: str, body: bytes) -> None:
+        """What comes before a commit: a new repository, the check of its card, files for LFS."""
+        if match := UPLOAD.fullmatch(path):
+            assert hashlib.sha256(body).hexdigest() == match["oid"]
+            self.hub.uploads[match["oid"]] = body
+            self._json({})
+            return
+        data = json.loads(body)
+        if path == VALIDATE:
+            header = data["content"].split("---\n")[1]
+            errors = [] if isinstance(yaml.safe_load(header), dict) else [{"message": "no mapping"}]
+            self._json({"warnings": [], "errors": errors})
+        elif path == CREATE:
+            prefix = "datasets/" if data.get("type") == "dataset" else ""
+            repo = (
+                f"{prefix}{data['organization']}/{data['name']}" if data.get("organization") else prefix + data["name"]
+            )
+            answer = {"url": f"{self.hub.endpoint}/{repo}"}
+            if repo in self.hub.repos:
+                answer["error"] = "You already created this dataset repo"
+            status = 409 if repo in self.hub.repos else 200
+            self.hub.repos.setdefault(repo, {"main": {".gitattributes": b""}})
+            self._answer(json.dumps(answer).encode(), {}, status)
+        else:
+            objects = [
+                {**one, "actions": {"upload": {"href": f"{self.hub.endpoint}/upload/{one['oid']}"}}}
+                for one in data["objects"]
+            ]
+            self._json({"transfer": "basic", "objects": objects})
+
+    def _commit(self, kind: str, repo: str, verb: str, revision: str, body: bytes) -> None:
+        """Say how files are to be sent, or make a commit of those that were."""
+        repo = repo if kind == "models" else f"datasets/{repo}"
+        _, known = self.hub.files(repo, revision)
+        if verb == "preupload":
+            paths = [one["path"] for one in json.loads(body)["files"]]
+            kinds = {path: "lfs" if path.endswith(LFS) else "regular" for path in paths}
+            modes = [{"path": path, "uploadMode": kind, "shouldIgnore": False} for path, kind in kinds.items()]
+            self._json({"files": modes})
+            return
+        files = dict(known)
+        for line in body.splitlines():
+            key, value = (entry := json.loads(line))["key"], entry["value"]
+            if key == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif key == "lfsFile":
+                files[value["path"]] = self.hub.uploads[value["oid"]]
+            elif key == "deletedFile":
+                del files[value["path"]]
+        self.hub.repos[repo][revision] = files
+        commit = hashlib.sha1(body + str(sorted(files)).encode()).hexdigest()
+        self.hub.commits[repo, revision] = commit
+        self._json({"commitUrl": f"{self.hub.endpoint}/{repo}/commit/{commit}", "commitOid": commit, "success": True})
 
     def _info(self, repo: str, commit: str, entries: list[dict[str, Any]], *, blobs: bool) -> dict[str, Any]:
         siblings: list[dict[str, Any]] = [{"rfilename": entry["path"]} for entry in entries]

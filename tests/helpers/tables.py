@@ -7,7 +7,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
+
+from ropewalk.freshness import tables_made_from
+from ropewalk.record import store
+from ropewalk.seals import Ledger
+from ropewalk.study import Study
 
 
 def synthetic(
@@ -129,5 +133,8 @@ def write_results(
     if replicates is not None:
         replicates.to_parquet(folder / "replicates.parquet")
     if record is not None:
-        (folder / "study.yaml").write_text(yaml.safe_dump(record, sort_keys=False), encoding="utf-8")
+        store(folder, record)
+        study = Study.model_validate(record["study"])
+        names = [path.name for path in folder.iterdir() if path.suffix in (".csv", ".parquet")]
+        Ledger.of(folder, names, tables_made_from(study, {})).write(folder)
     return folder

@@ -55,7 +55,8 @@ def test_the_wheel_holds_what_is_not_code(dist: Path) -> None:
         "ropewalk/data/recipes/miniature.yaml",
         "ropewalk/report/template.html.j2",
         "ropewalk/report/report.css",
-        "ropewalk/report/report.js",
+        "ropewalk/report/explorer.css",
+        "ropewalk/report/explorer.js",
     } <= set(packed)
 
 

@@ -9,8 +9,9 @@ import pytest
 from helpers.figures import NAMES
 from helpers.tables import heads_of, leave_one_out, synthetic
 from ropewalk.figures import Caption, find, to_markdown
+from ropewalk.figures.phrases import CORRELATION, SHARE
 from ropewalk.figures.style import CATEGORY_COLOURS, Colour
-from ropewalk.figures.wording import CORRELATION, SHARE, direction, sign, value
+from ropewalk.figures.wording import direction, sign, value
 from ropewalk.geometry import taxonomy
 from ropewalk.summary.tracks import Estimate
 from ropewalk.summary.view import View

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,16 +78,42 @@ def test_a_mistake_is_one_line_and_exit_2(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("ropewalk.study.load_study", lambda _: 1 / 0)
+    monkeypatch.setattr("ropewalk.studyfile.load_study", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["run", str(tmp_path / "study.yaml")])
 
 
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (PermissionError(13, "Permission denied", "a/b"), "a/b cannot be used: the system says 'Permission denied'"),
+        (OSError(36, "File name too long", "x" * 999), "cannot be used: the system says 'File name too long'"),
+        (OSError(40, "Too many levels of symbolic links", "l"), "l cannot be used: the system says 'Too many levels"),
+        (OSError(28, "No space left on device"), "a file cannot be used: the system says 'No space left on device'"),
+        (OSError(5, "Input/output error", "a\x1b[2J\nb"), "a\\x1b[2J b cannot be used: the system says 'Input/output"),
+        (OSError(18, "Invalid link", "a", None, "b"), "a and b cannot be used"),
+        (OSError("only\nwords"), "ropewalk: only words"),
+        (MemoryError(), "ropewalk: the memory of this machine ran out: close other programs, or lower"),
+        (ropewalk.RopewalkError("says \x1b[2J\rthis\n  and that"), "ropewalk: says \\x1b[2J\\rthis\n  and that"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_the_system_refuses_is_one_line(
+    error: Exception, message: str, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("ropewalk.results.analyze", lambda *_, **__: (_ for _ in ()).throw(error))
+    code, out, err = run("analyze", str(tmp_path))
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.replace("\n", "").isprintable()
+    assert len(err) < 450
+
+
 def test_an_interrupt_says_that_nothing_is_lost(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def interrupt(_: Any) -> None:
+    def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ropewalk.study.load_study", interrupt)
+    monkeypatch.setattr("ropewalk.studyfile.load_study", interrupt)
     code, _, err = run("run", str(tmp_path / "study.yaml"))
     assert (code, err.strip()) == (130, "ropewalk: stopped; the same command goes on where it was")
 
@@ -162,3 +189,17 @@ def test_demo_and_train_call_what_they_say(run: Run, monkeypatch: pytest.MonkeyP
     assert run("train", "--output", str(tmp_path / "model"), "--device", "cpu")[0] == 0
     assert called[1][0] == (None, tmp_path / "model")
     assert called[1][1]["device"] == "cpu"
+
+
+def test_report_opens_the_page_only_when_asked(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    page, opened, works = tmp_path / "report.html", [], True
+    monkeypatch.setattr("ropewalk.pipeline.up_to_date", lambda results: SimpleNamespace(report=lambda folder: page))
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or works)
+    assert run("report", str(tmp_path)) == (0, f"{page}\n", "")
+    assert opened == []
+    assert run("report", str(tmp_path), "--open") == (0, f"{page}\n", "")
+    assert opened == [page.as_uri()]
+    works = False
+    code, out, err = run("report", str(tmp_path), "--open")
+    assert (code, out) == (2, f"{page}\n")
+    assert f"no browser could be started: open {page} yourself" in err

@@ -187,7 +187,26 @@ def test_the_terminal_table_says_what_is_compared_and_what_is_not():
     assert lines[2].split() == ["mean_r_q", "0.670", "0.670", "+0.000", "0.000", "yes"]
     assert lines[3].split() == ["mean_r_k", "0.460", "0.500", "+0.040", "0.000", "no"]
     assert "Published checkpoints that these results lack: stage1-step-1200000, " in text
-    assert text.endswith("not compared: bias_strength, abs_alpha_k, abs_r_k_a, ap_overall, ap_first_20, ap_drop.")
+    lacking = "bias_strength, abs_alpha_k, abs_r_k_a, ap_overall, ap_first_20, ap_drop"
+    assert text.endswith(f"Published, and not compared because these results lack it: {lacking}.")
+
+
+def test_rotation_and_plasticity_are_compared_in_their_own_precision_and_in_both_units():
+    table, replicates = make_table()
+    columns = {"bias_strength": 0.0018, "alpha_k": -2.69e-4, "r_k_a": 0.9, "ap_overall": 0.5, "ap_drop": 0.16}
+    slopes = {"bias_strength_context": 0.0018 * 65536, "alpha_k_context": 2.69e-4 * 65536, "ap_first_20": 0.6}
+    heads = table[table["pc"] == 0].drop(columns="pc").assign(**columns, **slopes)
+    frame = compare.compare(View.of(heads, replicates.assign(**columns, **slopes)))
+    assert len(frame) == 2 * (3 + 5 + 8 + 20)
+    assert row(frame, LAST, "mean_bias_strength")["agrees"]
+    assert row(frame, LAST, "mean_abs_alpha_k")["agrees"]
+    assert not row(frame, LAST, "mean_abs_r_k_a")["agrees"]  # 0.905 as printed: 0.005 is ten times its precision
+    assert row(frame, FIRST, "mean_bias_strength_context")["published"] == pytest.approx(0.0092 * 4096)
+    assert row(frame, LAST, "mean_bias_strength_context")["published"] == pytest.approx(0.0018 * 65536)
+    text = compare.format_table(frame)
+    assert "bias_strength per token, first to last checkpoint here: published from 0.0092 to 0.0018;" in text
+    assert "bias_strength per context, first to last checkpoint here: published from 37.683 to 117.965;" in text
+    assert "not compared" not in text
 
 
 def test_the_comparison_is_written_beside_the_table(tmp_path):

@@ -1,9 +1,17 @@
 """Documents from every source, of exactly one length, and the sentence for what cannot be read."""
 
+import bz2
+import errno
+import gzip
 import json
+import lzma
+import os
+import random
 import re
+import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +21,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from helpers.tiny import make_texts
-from ropewalk.capture.corpus import check_corpus, encode, prepare, stdlib_files, texts
+from ropewalk.capture.corpus import encode, prepare
+from ropewalk.capture.texts import check_corpus, find_files, stdlib_files, texts, texts_of
 from ropewalk.errors import RopewalkError
 from ropewalk.study import Corpus
 
@@ -97,8 +106,50 @@ def test_tokens_are_made_once_and_anew_when_something_changes(tmp_path: Path, to
     stamp = Path(first.path).stat().st_mtime_ns
     assert prepare(corpus, tokenizer, 50, tmp_path / "tokens") == first
     assert Path(first.path).stat().st_mtime_ns == stamp
+    before = first.tokens().copy()
     (tmp_path / "000.txt").write_text(make_texts(1, seed=9)[0])
-    assert prepare(corpus, tokenizer, 50, tmp_path / "tokens").path != first.path
+    assert not np.array_equal(prepare(corpus, tokenizer, 50, tmp_path / "tokens").tokens(), before)
+
+
+def test_a_text_that_changes_within_its_size_and_time_is_another(tmp_path: Path, tokenizer: Any) -> None:
+    corpus = files(tmp_path, make_texts(3))
+    first = prepare(corpus, tokenizer, 50, tmp_path / "tokens").tokens().copy()
+    text, status = tmp_path / "000.txt", (tmp_path / "000.txt").stat()
+    text.write_text(text.read_text()[::-1])
+    os.utime(text, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert text.stat().st_size == status.st_size
+    assert not np.array_equal(prepare(corpus, tokenizer, 50, tmp_path / "tokens").tokens(), first)
+
+
+def test_copied_and_touched_texts_are_the_same(tmp_path: Path, tokenizer: Any) -> None:
+    corpus = files(tmp_path, make_texts(3))
+    first = prepare(corpus, tokenizer, 50, tmp_path / "tokens")
+    stamp = Path(first.path).stat().st_mtime_ns
+    shutil.copytree(tmp_path, tmp_path / "copy", ignore=shutil.ignore_patterns("tokens"))
+    copied = corpus.model_copy(update={"paths": (str(tmp_path / "copy" / "*.txt"),)})
+    assert prepare(copied, tokenizer, 50, tmp_path / "tokens") == first
+    assert Path(first.path).stat().st_mtime_ns == stamp
+
+
+def test_only_texts_that_were_read_count(tmp_path: Path, tokenizer: Any) -> None:
+    corpus = files(tmp_path, make_texts(3)).model_copy(update={"documents": 2})
+    first = prepare(corpus, tokenizer, 50, tmp_path / "tokens")
+    stamp = Path(first.path).stat().st_mtime_ns
+    (tmp_path / "002.txt").write_text("another end")
+    prepare(corpus, tokenizer, 50, tmp_path / "tokens")
+    assert Path(first.path).stat().st_mtime_ns == stamp
+    (tmp_path / "0.txt").write_text(make_texts(1, seed=9)[0])
+    assert not np.array_equal(prepare(corpus, tokenizer, 50, tmp_path / "tokens").tokens()[0], first.tokens()[1])
+    assert Path(first.path).stat().st_mtime_ns != stamp
+
+
+def test_tokens_of_a_dry_run_go_elsewhere(tmp_path: Path, tokenizer: Any) -> None:
+    corpus = files(tmp_path, make_texts(3))
+    planned = prepare(corpus, tokenizer, 50, tmp_path / "tokens", tmp_path / "scratch")
+    assert Path(planned.path).parent == tmp_path / "scratch"
+    assert not (tmp_path / "tokens").exists()
+    kept = prepare(corpus, tokenizer, 50, tmp_path / "tokens")
+    assert prepare(corpus, tokenizer, 50, tmp_path / "tokens", tmp_path / "scratch") == kept
 
 
 def test_a_cut_token_file_is_made_again(tmp_path: Path, tokenizer: Any) -> None:
@@ -129,13 +180,39 @@ def test_the_standard_library_is_there() -> None:
     [
         ("a.jsonl", '{"body": "x"}\n', "jsonl", "line 1 has no column 'text' (it has: body): set corpus.column"),
         ("a.jsonl", '{"text": "x"}\n{"text"', "jsonl", "line 2 is not JSON"),
-        ("a.jsonl", '{"text": 3}\n', "jsonl", "column 'text' holds int, not text"),
-        ("a.jsonl", "[1]\n", "jsonl", "line 1 has no column 'text' (it has: list)"),
+        ("a.jsonl", '{"text": 3}\n', "jsonl", "column 'text' holds a number, not text: set corpus.column"),
+        ("a.jsonl", "[1]\n", "jsonl", "line 1 is a list and not an object with a column 'text': mend or remove it"),
+        ("a.jsonl", "null\n", "jsonl", "line 1 is null and not an object"),
+        ("a.jsonl", '{"text": NaN}\n', "jsonl", "line 1: column 'text' holds a number, not text"),
+        ("a.jsonl", '{"text": "a"}\n{"text": true}\n', "jsonl", "line 2: column 'text' holds true or false, not text"),
+        ("a.jsonl", '{"text": "a"}\n' + "[" * 200_000 + "\n", "jsonl", "line 2 is nested too deeply to be read"),
+        ("a.jsonl", f'{{"text": {"9" * 10_000}}}\n', "jsonl", "line 1 holds a number that is too long to be read"),
+        ("a.jsonl", '{"text": "\\ud800"}\n', "jsonl", "line 1 holds half a character (a lone surrogate)"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', "jsonl", "line 2 is not UTF-8 text (byte 10): convert it"),
+        (
+            "a.jsonl",
+            gzip.compress(b'{"text": "a"}', mtime=0),
+            "jsonl",
+            "is compressed (gzip): unpack it, or leave it out of",
+        ),
+        ("a.txt", gzip.compress(b"a", mtime=0), "files", "is compressed (gzip): unpack it"),
+        ("a.txt", bz2.compress(b"a"), "files", "is compressed (bzip2): unpack it"),
+        ("a.txt", lzma.compress(b"a"), "files", "is compressed (xz): unpack it"),
+        ("a.txt", b"\x28\xb5\x2f\xfd rest", "files", "is compressed (zstd): unpack it"),
+        ("a.txt", b"PK\x03\x04 rest", "files", "is compressed (zip): unpack it"),
+        ("a.txt", "text".encode("utf-16"), "files", "is UTF-16 text: convert it to UTF-8"),
+        ("a.txt", "text".encode("utf-16-le"), "files", "holds NUL bytes (it is binary, or UTF-16): convert it"),
+        ("a.txt", b"ab\xffc", "files", "is not UTF-8 text (byte 2): convert it to UTF-8, or leave it out of"),
         ("a.parquet", "not parquet", "parquet", "is not a Parquet file that can be read"),
+        ("a.parquet", b"", "parquet", "is not a Parquet file that can be read"),
+        ("a.parquet", b"PAR1\xff\xff\xff\x7fPAR1", "parquet", "is not a Parquet file that can be read"),
+        ("a.parquet", gzip.compress(b"a", mtime=0), "parquet", "is compressed (gzip): unpack it"),
     ],
 )
-def test_what_cannot_be_read_is_said(tmp_path: Path, name: str, content: str, source: Any, message: str) -> None:
-    (tmp_path / name).write_text(content)
+def test_what_cannot_be_read_is_said(
+    tmp_path: Path, name: str, content: str | bytes, source: Any, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(RopewalkError, match=re.escape(message)):
         list(texts(Corpus(source=source, paths=(str(tmp_path / name),))))
 
@@ -149,3 +226,87 @@ def test_mistakes_are_found_before_reading(tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
     with pytest.raises(RopewalkError, match="is not UTF-8 text"):
         list(texts(Corpus(source="files", paths=(str(tmp_path / "latin.txt"),))))
+
+
+def test_what_is_no_file_is_refused_before_reading(tmp_path: Path) -> None:
+    folder, dangling, looping, pipe = (tmp_path / name for name in ("folder", "dangling", "looping", "pipe"))
+    folder.mkdir()
+    dangling.symlink_to("nowhere")
+    looping.symlink_to(looping)
+    os.mkfifo(pipe)
+    remedy = "mend it, or leave it out of corpus.paths"
+    said = {
+        str(folder): f"corpus.paths: {folder} is a folder: name its files, such as {folder}/*.txt",
+        str(dangling): f"{dangling} cannot be read (it leads to 'nowhere', which is not there): {remedy}",
+        str(looping): f"{looping} cannot be read (Too many levels of symbolic links): {remedy}",
+        str(pipe): f"{pipe} cannot be read (not a regular file): {remedy}",
+        "/dev/zero": f"/dev/zero cannot be read (not a regular file): {remedy}",
+        "/**": "corpus.paths: /** would search all of /: name the folder of the texts",
+        "/proc/**/*.txt": "corpus.paths: /proc/**/*.txt would search all of /proc: name the folder of the texts",
+        "a\0b": "corpus.paths: 'a\\x00b' cannot be searched (embedded null byte): correct the pattern",
+    }
+    for source in ("files", "jsonl", "parquet"):
+        for path, sentence in said.items():
+            for read in (check_corpus, lambda corpus: list(texts(corpus))):
+                with pytest.raises(RopewalkError) as caught:
+                    read(Corpus(source=source, paths=(path,)))
+                assert str(caught.value) == sentence
+
+
+def test_a_file_that_may_not_be_read_is_not_missing_or_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(pa.table({"text": ["x"]}), tmp_path / "a")
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    # The tests may run as a user who may read everything.
+    monkeypatch.setattr(os, "open", refuse)
+    for source in ("files", "jsonl", "parquet"):
+        with pytest.raises(RopewalkError, match=r"a cannot be read \(Permission denied\): mend it, or leave it out"):
+            check_corpus(Corpus(source=source, paths=(str(tmp_path / "a"),)))
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([1, 2]), "column 'text' holds int64, not text"),
+        (pa.array([["a"]]), "column 'text' holds list<"),
+        (pa.array([b"fine", b"\xff"]), "row 1 is not UTF-8 text (byte 0)"),
+    ],
+)
+def test_columns_of_parquet_that_hold_no_text(tmp_path: Path, column: Any, message: str) -> None:
+    pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
+    with pytest.raises(RopewalkError, match=re.escape(message)):
+        list(texts(Corpus(source="parquet", paths=(str(tmp_path / "a.parquet"),))))
+
+
+def test_parquet_that_is_damaged_inside_says_where(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    generator = random.Random(0)
+    rows = ["".join(generator.choices("abcdefgh", k=500)) for _ in range(64)]
+    pq.write_table(pa.table({"text": rows}), file, row_group_size=16, compression="zstd")
+    corpus = Corpus(source="parquet", paths=(str(file),))
+    assert list(texts(corpus)) == rows
+    whole = bytearray(file.read_bytes())
+    start = pq.ParquetFile(file).metadata.row_group(2).column(0).data_page_offset
+    whole[start : start + 200] = b"\xff" * 200
+    file.write_bytes(whole)
+    check_corpus(corpus)
+    with pytest.raises(RopewalkError, match=r"a\.parquet is damaged after row 32 \(.*\): fetch or write it again"):
+        list(texts(corpus))
+
+
+@pytest.mark.parametrize("failure", [KeyError("x"), TypeError("no"), RuntimeError("many\nlines"), OSError("gone")])
+def test_whatever_the_dataset_library_raises_is_said(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise failure
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=fail))
+    with pytest.raises(RopewalkError, match=r"^dataset org/texts cannot be read \(.*\): check repo, config, split and"):
+        list(texts(Corpus(source="dataset", repo="org/texts")))
+
+
+def test_texts_of_the_files_are_the_texts(tmp_path: Path) -> None:
+    corpus = files(tmp_path, ["one\n", "\ufefftwo\r\nlines\r", ""])
+    assert list(texts(corpus)) == ["one\n", "two\nlines\n", ""]
+    assert [text for path in find_files(corpus) for text in texts_of(path, corpus)] == list(texts(corpus))

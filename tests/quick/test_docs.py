@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 from helpers.paths import ROOT
+from ropewalk.analysis import EXCERPTS
 from ropewalk.cli import cli
 from ropewalk.figures import FIGURES
 from ropewalk.statistics.registry import BUILT_IN, find
@@ -69,7 +70,7 @@ def test_columns_tables_and_figures_that_pages_name_exist(page: str) -> None:
     statistics = [find(name) for name in BUILT_IN]
     columns = {*HEADS, *(column for one in statistics for column in one.columns)}
     figures = {one.name for one in FIGURES}
-    tables = {"heads", "qk", "sensitivity", *(table for one in statistics for table in one.tables)}
+    tables = {"heads", "qk", "sensitivity", *EXCERPTS, *(table for one in statistics for table in one.tables)}
     assert set(re.findall(r"`(\w+)\.csv`", text)) <= tables
     if page == "heads":
         for listed, known in (("Columns of `heads.csv`", columns), ("Figures", figures)):

@@ -362,6 +362,13 @@ def test_folders_are_numbered_without_a_gap():
         "15_spectrum",
         "16_mean_paths",
         "17_sinks",
+        "18_rotation_metrics",
+        "19_bias_decomposition",
+        "20_drift_wavelengths",
+        "21_plasticity_trajectory",
+        "22_plasticity_profile",
+        "23_plasticity_map",
+        "24_families",
     ]
 
 

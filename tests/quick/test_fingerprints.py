@@ -25,7 +25,8 @@ from ropewalk.models import hub as hub_module
 from ropewalk.models import identity
 from ropewalk.models.identity import model_origin
 from ropewalk.statistics.registry import build
-from ropewalk.study import Capture, Checkpoint, Corpus, Figures, Study, parse_study
+from ropewalk.study import Capture, Checkpoint, Corpus, Figures, Study
+from ropewalk.studyfile import parse_study
 
 Data = dict[str, Any]
 
@@ -150,7 +151,7 @@ CHANGES: Mapping[type, Mapping[str, list[tuple[Any, str | None]]]] = {
             (["moments", "sample"], SETTINGS),
             ({**SAMPLE, "sample": {"rate": 0.5}}, SETTINGS),
         ],
-        "shards": [(3, "was captured in 4 shards and the study says 3 now: set `shards: 4` again, remove ")],
+        "shards": [(3, "was captured in 4 shards and the study says 3 now: set `shards: 4` again, or give")],
         "batch_tokens": [(64, SAME)],
         "components": [(3, SAME)],
     },
@@ -194,7 +195,7 @@ def test_a_field_that_decides_numbers_has_shards_refused_and_no_other(
         data.setdefault(part.__name__.lower(), {})[field] = value
     if (part, field) == (Corpus, "source"):
         data["corpus"]["paths"] = [str(home / "texts.jsonl")]
-    (job,) = prepare_jobs(parse_study(data))
+    (job,) = prepare_jobs(parse_study(data), adopt=True)
     if verdict is SAME:
         other_folder = (part, field) in ((Checkpoint, "name"), (Study, "results"))
         assert job.missing() == (list(range(4)) if other_folder else [])
@@ -202,16 +203,18 @@ def test_a_field_that_decides_numbers_has_shards_refused_and_no_other(
     with pytest.raises(RopewalkError) as caught:
         job.missing()
     assert verdict in str(caught.value)
-    assert "or set another `results` in the study" in str(caught.value)
+    assert "give the study another `name` or `results`" in str(caught.value)
 
 
 def test_another_number_of_shards_is_said_by_its_number_only_for_the_same_documents(
     captured: Data, home: Path, tmp_path: Path
 ) -> None:
     """Fewer documents than shards make fewer shards: there the documents are what changed."""
-    (job,) = prepare_jobs(parse_study({**captured, "corpus": {**captured["corpus"], "documents": 3}}))
+    (job,) = prepare_jobs(parse_study({**captured, "corpus": {**captured["corpus"], "documents": 3}}), adopt=True)
     assert len(job.shards) == 3
-    with pytest.raises(RopewalkError, match="was made from other documents than the study names now: remove"):
+    with pytest.raises(
+        RopewalkError, match="was made from other documents than the study names now: give the study another"
+    ):
         job.missing()
     again = parse_study({**captured, "results": str(tmp_path / "copy")})
     shutil.copytree(home / "results", tmp_path / "copy")

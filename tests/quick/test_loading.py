@@ -12,13 +12,13 @@ import pytest
 import torch
 import transformers
 from huggingface_hub import constants
-from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, models, pre_tokenizers
+from safetensors.torch import load_file
 from torch import nn
 from transformers import modeling_gguf_pytorch_utils
 
 from helpers.collecting import collected
 from helpers.hub import HubStandIn
+from helpers.llama import SIZES, Edit, checkpoint, configured, save_llama, save_tokenizer, tensors, write_gguf
 from helpers.logs import heard
 from ropewalk.capture.shards import ShardSums
 from ropewalk.errors import RopewalkError
@@ -32,19 +32,6 @@ from ropewalk.statistics.sample import VectorSample
 from ropewalk.study import Checkpoint
 from ropewalk.text import install_extra
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 VISION: dict[str, Any] = {
     "hidden_size": 16,
     "intermediate_size": 16,
@@ -53,24 +40,8 @@ VISION: dict[str, Any] = {
     "image_size": 16,
     "patch_size": 8,
 }
+S = ".safetensors"
 Q = "model.layers.1.self_attn.q_proj.weight"
-Edit = Callable[[Path], object]
-
-
-def save_tokenizer(folder: Path, count: int = 64) -> None:
-    tokenizer = Tokenizer(models.WordLevel({str(number): number for number in range(count)}, unk_token="0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="0", eos_token="2").save_pretrained(
-        folder
-    )
-
-
-def save_llama(folder: Path, *, shards: str = "1GB", **changes: Any) -> Path:
-    torch.manual_seed(7)
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**SIZES, **changes}))
-    model.save_pretrained(folder, max_shard_size=shards)
-    save_tokenizer(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")
@@ -96,31 +67,8 @@ def changed(tmp_path: Path) -> Callable[[Path, Edit], Path]:
     return change
 
 
-def checkpoint(repo: Path | str, **options: Any) -> Checkpoint:
-    return Checkpoint(**{"repo": str(repo), "name": "m", "label": "m", "context": 32, **options})
-
-
 def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def tensors(edit: Callable[[dict[str, torch.Tensor]], object]) -> Edit:
-    """An edit of the tensors in a model's one weight file."""
-
-    def apply(folder: Path) -> None:
-        state = load_file(folder / "model.safetensors")
-        edit(state)
-        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-
-    return apply
-
-
-def configured(**changes: Any) -> Edit:
-    def apply(folder: Path) -> None:
-        path = folder / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-    return apply
 
 
 def same_weights(a: nn.Module, b: nn.Module) -> bool:
@@ -251,61 +199,6 @@ def test_a_gguf_file_without_a_tensor_is_named(tmp_path: Path) -> None:
         load_model(checkpoint(tmp_path, gguf_file="tiny.gguf"))
 
 
-def write_gguf(path: Path, seed: int = 0, leave_out: str = "") -> dict[str, Any]:
-    """A two-layer llama in float32 with a character tokenizer; what was written, by GGUF's names."""
-    import gguf
-
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(2)
-    writer.add_context_length(64)
-    writer.add_embedding_length(32)
-    writer.add_feed_forward_length(48)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(2)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10_000.0)
-    vocabulary = [
-        "<unk>",
-        "<s>",
-        "</s>",
-        *(chr(97 + number) for number in range(26)),
-        "ab",
-        "cd",
-        *(f"t{number}" for number in range(33)),
-    ]
-    writer.add_vocab_size(len(vocabulary))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(vocabulary)
-    writer.add_token_types([1] * len(vocabulary))
-    writer.add_token_merges(["a b", "c d"])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    shapes = {"token_embd.weight": (64, 32), "output_norm.weight": (32,), "output.weight": (64, 32)}
-    for layer in range(2):
-        own = {
-            "attn_norm": (32,),
-            "ffn_norm": (32,),
-            "attn_q": (32, 32),
-            "attn_k": (16, 32),
-            "attn_v": (16, 32),
-            "attn_output": (32, 32),
-        }
-        own |= {"ffn_gate": (48, 32), "ffn_up": (48, 32), "ffn_down": (32, 48)}
-        shapes |= {f"blk.{layer}.{name}.weight": shape for name, shape in own.items()}
-    generator = np.random.default_rng(seed)
-    written = {
-        name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items() if name != leave_out
-    }
-    for name, array in written.items():
-        writer.add_tensor(name, array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return written
-
-
 # Models inside models
 
 
@@ -410,8 +303,11 @@ def test_rope_per_kind_of_layer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"rope_tetha": 1e6}, "overrides.rope_tetha is not in the configuration of a llama model: check its spelling"),
-        ({"to_dict": 1}, "overrides.to_dict is not in the configuration of a llama model: check its spelling"),
+        (
+            {"rope_tetha": 1e6},
+            "overrides.rope_tetha is not in the configuration of a llama model: did you mean `rope_theta`?",
+        ),
+        ({"to_dict": 1}, "overrides.to_dict is not in the configuration of a llama model: "),
         ({"rope_theta": "large"}, "overrides.rope_theta is 'large': it must be a positive number, such as 10000.0"),
         ({"rope_theta": 0}, "overrides.rope_theta is 0: it must be a positive number, such as 10000.0"),
         (
@@ -432,7 +328,7 @@ def test_rope_per_kind_of_layer(tmp_path: Path) -> None:
         ),
         (
             {"rope_scaling": {"rope_type": "linear", "fctor": 2}},
-            "overrides.rope_scaling.fctor is not a parameter of RoPE: check its spelling",
+            "overrides.rope_scaling.fctor is not a parameter of RoPE: did you mean `factor`?",
         ),
         (
             {"max_position_embeddings": 16.5},
@@ -635,11 +531,29 @@ def test_a_device_that_is_not_there(device: str, llama: Path) -> None:
         load_model(checkpoint(llama, device_map=device))
 
 
-def test_an_attention_that_is_not_there(llama: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("zzz", "is not known to transformers: choose among eager, "),
+        ("sdpaa", "is not known to transformers: did you mean 'sdpa'?"),
+        ("flash_attention2", "is not known to transformers: did you mean 'flash_attention_2'"),
+        ("org/kernel", "is code on the hub, which is not run: choose among eager, "),
+        ("x\x1b[2J", "is not known to transformers: choose among"),
+    ],
+)
+def test_an_attention_that_is_not_there(name: str, message: str, llama: Path) -> None:
+    with pytest.raises(RopewalkError, match=re.escape(message)) as caught:
+        load_model(checkpoint(llama, attention=name))
+    assert str(caught.value).startswith("attention ")
+    assert str(caught.value).isprintable()
+
+
+def test_an_attention_that_is_not_installed(llama: Path) -> None:
     with pytest.raises(
-        RopewalkError, match=f"^cannot load 'm' from {re.escape(str(llama))}: .*\"zzz\".* is not supported"
+        RopewalkError,
+        match=r"^attention 'flash_attention_2' of 'm' cannot be used here \(.*\): install what it needs, or",
     ):
-        load_model(checkpoint(llama, attention="zzz"))
+        load_model(checkpoint(llama, attention="flash_attention_2"))
     assert load_model(checkpoint(llama, attention="eager")).config._attn_implementation == "eager"
 
 
@@ -709,8 +623,11 @@ def test_a_missing_shard_is_named(
 @pytest.mark.parametrize(
     ("index", "names"),
     [
-        ({"weight_map": {"x": "b", "y": "a", "z": "b"}}, ["a", "b"]),
-        ({"weight_map": {"x": "part/a..b"}}, ["part/a..b"]),
+        ({"weight_map": {"x": f"b{S}", "y": f"a{S}", "z": f"b{S}"}}, [f"a{S}", f"b{S}"]),
+        ({"weight_map": {"x": f"part/a..b{S}"}}, [f"part/a..b{S}"]),
+        ({"weight_map": {"x": f"a{S}", "y": "pytorch_model.bin"}}, None),
+        ({"weight_map": {"x": f"a{S}.bin"}}, None),
+        ({"weight_map": {"x": "a.SAFETENSORS"}}, None),
         ({"weight_map": {}}, None),
         ({"weight_map": ["a"]}, None),
         ({"weight_map": {"x": 3}}, None),
@@ -718,7 +635,10 @@ def test_a_missing_shard_is_named(
         ({"weight_map": {"x": "a", "y": None}}, None),
         *(
             ({"weight_map": {"x": name}}, None)
-            for name in ("", ".", "/etc/a", "../a", "b/../../a", "C:\\a", "C:a", "..\\a", "a\0", "a\nb")
+            for name in (
+                *("", ".", "a", "a.bin", "/etc/a", "../a", f"/etc/a{S}", f"../a{S}", f"b/../../a{S}"),
+                *(f"C:\\a{S}", f"C:a{S}", f"..\\a{S}", f"a\0{S}", f"a\nb{S}", f"{'a' * 300}{S}"),
+            )
         ),
         ({}, None),
         (["a"], None),
@@ -839,7 +759,8 @@ def test_own_code_runs_only_when_asked(
 def test_gguf_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"junk")
     with pytest.raises(
-        RopewalkError, match=f"^the configuration of {re.escape(str(tmp_path))} cannot be used: .*bad.gguf"
+        RopewalkError,
+        match=rf"^the weight file bad\.gguf of {re.escape(str(tmp_path))} is damaged or cut short .*: fetch",
     ):
         load_config(checkpoint(tmp_path, gguf_file="bad.gguf"))
     with pytest.raises(RopewalkError, match=r"has no lost\.gguf: check `gguf_file`$"):
@@ -922,15 +843,25 @@ def test_a_tokenizer_from_elsewhere(llama: Path, tmp_path: Path, serve: Callable
         load_tokenizer(checkpoint(llama, tokenizer="org/tokenizer", tokenizer_revision="v3"))
 
 
-@pytest.mark.parametrize(
-    "edit", [lambda f: [p.unlink() for p in f.glob("tokenizer*")], lambda f: (f / "tokenizer.json").write_text("{}")]
-)
-def test_a_missing_tokenizer(edit: Edit, llama: Path, changed: Callable[[Path, Edit], Path]) -> None:
-    folder = changed(llama, edit)
+def test_a_missing_tokenizer(llama: Path, changed: Callable[[Path, Edit], Path]) -> None:
+    folder = changed(llama, lambda f: [p.unlink() for p in f.glob("tokenizer*")])
     with pytest.raises(RopewalkError) as caught:
         load_tokenizer(checkpoint(folder))
     assert str(caught.value).startswith(f"no tokenizer at {folder} for 'm'")
     assert str(caught.value).endswith(": name the repository or folder that has one as `tokenizer`")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[]", b"null", b"\xff\xfe", b'{"model": {"type": "BPE"}}', b"[" * 10**5]
+)
+def test_a_damaged_tokenizer_is_not_called_missing(
+    content: bytes, llama: Path, changed: Callable[[Path, Edit], Path]
+) -> None:
+    folder = changed(llama, lambda f: (f / "tokenizer.json").write_bytes(content))
+    with pytest.raises(RopewalkError) as caught:
+        load_tokenizer(checkpoint(folder))
+    assert str(caught.value).startswith(f"the tokenizer at {folder} for 'm' cannot be used (")
+    assert str(caught.value).endswith("): fetch it again, or name another as `tokenizer`")
 
 
 def test_a_bug_keeps_its_traceback(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:

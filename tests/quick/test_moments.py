@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropewalk.capture.shards import MemoryCapture, Provenance, StoredCapture, write_capture
+from ropewalk.capture.shards import Provenance
+from ropewalk.capture.stored import MemoryCapture, StoredCapture, write_capture
 from ropewalk.geometry.moments import Moments, merge_all, stack
 from ropewalk.models.layout import AttentionLayer, Layout
 from ropewalk.statistics.base import Scope, layers_of

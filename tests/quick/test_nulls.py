@@ -18,9 +18,9 @@ from ropewalk.geometry.jackknife import critical, jackknife_error
 from ropewalk.geometry.moments import Moments
 from ropewalk.models.layout import AttentionLayer
 from ropewalk.pipeline import run_study
-from ropewalk.statistics.base import LayerHeads
+from ropewalk.statistics.base import LayerHeads, Scope
 from ropewalk.statistics.position import read_position
-from ropewalk.study import parse_study
+from ropewalk.studyfile import parse_study
 from ropewalk.summary.measures import MEASURES
 from ropewalk.summary.sample import Sample
 from ropewalk.summary.sensitivity import sensitivity
@@ -68,7 +68,8 @@ def without_position() -> Any:
             whole[kind].append(Moments.of(x, t))
             shuffled[kind].append((order - t) @ x)
     layer = AttentionLayer(0, 0, heads, heads, d, 1.0, None)
-    return read_position(LayerHeads(layer, tuple(range(heads)), tuple(range(heads))), 3, whole, shuffled, {})
+    scope = Scope(context=tokens, documents=groups, bucket_size=1, components=3)
+    return read_position(LayerHeads(layer, tuple(range(heads)), tuple(range(heads))), scope, whole, shuffled, {})
 
 
 def test_without_position_no_more_heads_are_above_the_null_than_chance_gives(without_position: Any) -> None:

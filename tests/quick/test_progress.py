@@ -75,3 +75,22 @@ def test_a_log_of_ones_own_hears_it_too(caplog: pytest.LogCaptureFixture) -> Non
     caplog.set_level("INFO", logger="ropewalk")
     progress.logger.info("a line")
     assert caplog.messages == ["a line"]
+
+
+def test_text_from_elsewhere_does_not_steer_the_terminal(
+    clock: list[float], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = "\x1b[2J\nforged\u202e"
+    with progress.listening(), progress.Progress(bad, 10_000) as shown:
+        clock[0] += 100
+        shown.advance(1, bad)
+        progress.logger.info("%s", bad)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert all(line.isprintable() for line in lines)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress.listening(), progress.Progress(bad, 10_000) as shown:
+        shown.advance(1, bad)
+    err = capsys.readouterr().err
+    assert "\x1b[2J" not in err
+    assert "\u202e" not in err

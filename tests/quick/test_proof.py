@@ -1,6 +1,5 @@
 """Every capture proves itself before its first shard, and says how in its manifest and report."""
 
-import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,16 +17,16 @@ from helpers.model_types import tiny_model
 from helpers.tiny import CONTEXT
 from ropewalk.capture import run
 from ropewalk.capture.collector import changes_after_rotation
-from ropewalk.capture.manifest import NO_MODEL
+from ropewalk.capture.manifest import NO_MODEL, read_manifest, write_manifest
 from ropewalk.capture.run import capture_study
-from ropewalk.capture.shards import read_manifest
 from ropewalk.errors import RopewalkError
 from ropewalk.models.tap import replaced_attention
 from ropewalk.report import Origin
 from ropewalk.report.parts import Grid
 from ropewalk.report.settings import proofs
 from ropewalk.results import analyze
-from ropewalk.study import Study, parse_study
+from ropewalk.study import Study
+from ropewalk.studyfile import parse_study
 
 
 def faulty(model: nn.Module) -> AbstractContextManager[None]:
@@ -93,15 +92,15 @@ def test_a_proof_that_fails_stops_the_run_before_any_shard(study: Study, monkeyp
 def test_a_run_with_nothing_to_do_keeps_the_proof(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     capture_study(study)
     path = study.folder / "captures" / "first" / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = read_manifest(path.parent)
     manifest["proof"]["difference"] = 1.25e-7
-    path.write_text(json.dumps(manifest))
+    write_manifest(path.parent, manifest)
     monkeypatch.setattr(run, "load_model", lambda *_: pytest.fail("a model was loaded"))
     capture_study(study)
     assert read_manifest(path.parent)["proof"]["difference"] == 1.25e-7
     # One of before captures proved themselves stays without.
     del manifest["proof"], manifest["dtype"]
-    path.write_text(json.dumps(manifest))
+    write_manifest(path.parent, manifest)
     capture_study(study)
     assert "proof" not in read_manifest(path.parent)
     assert analyze(study.folder).captures["first"].proof is None

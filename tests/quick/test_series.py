@@ -18,7 +18,7 @@ from helpers.hub import HubStandIn, commit_of
 from ropewalk import series
 from ropewalk.errors import RopewalkError
 from ropewalk.series.branches import in_order, select, short_number
-from ropewalk.study import parse_study
+from ropewalk.studyfile import parse_study
 
 SMOLLM3 = "HuggingFaceTB/SmolLM3-3B-checkpoints"
 PUBLISHED = {
@@ -595,3 +595,59 @@ def test_the_stand_in_serves_what_the_client_asks(serve: Serve) -> None:
     assert Path(api.hf_hub_download("org/model", "sub/notes.txt")).read_bytes() == b"hello"
     assert Path(api.hf_hub_download("org/data", "a.txt", repo_type="dataset")).read_bytes() == b"a"
     assert hub.fetched() == ["/org/model/resolve/main/sub/notes.txt", "/datasets/org/data/resolve/main/a.txt"]
+
+
+# Repositories of strangers
+
+HOSTILE = "x\nresults: stolen\n\x1b[2J\r\u202e\u2028name: other\x85\x9b31m"
+
+
+def hostile(number: int) -> dict[str, bytes]:
+    values = {"note": HOSTILE if number else "a", HOSTILE: number, "nested": {"deep": {HOSTILE: [HOSTILE * number]}}}
+    return checkpoint(str(number), **values)
+
+
+def test_text_of_a_repository_stays_in_its_comment(serve: Serve, run: Any, tmp_path: Path) -> None:
+    branches = {f"step{number}": hostile(number) for number in range(3)}
+    serve({"org/bad": {**branches, f"odd{HOSTILE}": {}}})
+    found = scanned("org/bad")
+    text = series.to_study(found, findings=series.audit(found))
+    assert set(yaml.safe_load(text)) == {"name", "defaults", "checkpoints", "corpus", "capture"}
+    assert text.replace("\n", "").isprintable()
+    assert sum(line.startswith("#") for line in text.splitlines()) > 3
+    parse_study(yaml.safe_load(text))
+    code, out, _ = run("checkpoints", "org/bad", "--output", str(tmp_path / "study.yaml"))
+    assert code == 0
+    assert out.replace("\n", "").isprintable()
+    assert "\\x1b[2J" in out
+    assert not any(line.startswith("results") for line in out.splitlines())
+    assert (tmp_path / "study.yaml").read_text() == text
+    assert max(map(len, out.splitlines())) < 700
+
+
+@pytest.mark.parametrize("value", [True, -5, 0, 1, "9", None, [1], {}, 10**40, 1e300, float("nan"), float("inf"), 2.5])
+@pytest.mark.parametrize("key", ["max_position_embeddings", "rope_theta"])
+def test_values_of_a_repository_are_numbers_or_left_out(key: str, value: Any, serve: Serve) -> None:
+    serve({"org/bad": {"step1": checkpoint("a"), "step2": checkpoint("b", **{key: value})}})
+    study = parse_study(yaml.safe_load(series.to_study(scanned("org/bad"), context=64)))
+    assert [one.context for one in study.checkpoints] == [64, 64]
+    usable = key == "rope_theta" and value == 2.5
+    assert study.checkpoints[1].overrides.get(key) == (value if usable else None)
+
+
+@pytest.mark.parametrize(
+    "content", [b"[" * 10**5, b'{"a":' * 10**4, b"\xff", b"[]", b"null", b'{"a": ' + b"9" * 10**4 + b"}"]
+)
+def test_a_config_that_cannot_be_read_is_a_finding(content: bytes, serve: Serve) -> None:
+    serve({"org/bad": {"step1": checkpoint("a"), "step2": {**checkpoint("b"), "config.json": content}}})
+    found = series.audit(scanned("org/bad"))
+    assert texts(found, "missing config") == ["step2 has no config.json that can be read."]
+
+
+def test_an_index_of_pickles_is_no_index(serve: Serve) -> None:
+    files = sharded("a", "b")
+    index = {"weight_map": {"layer.0.weight": "pytorch_model-00001-of-00001.bin"}}
+    serve({"org/bad": {"step1": files, "step2": {**files, "model.safetensors.index.json": json.dumps(index).encode()}}})
+    (finding,) = [one for one in series.audit(scanned("org/bad")) if one.kind == "missing weights"]
+    assert finding.branches == ("step2",)
+    assert finding.unusable

@@ -25,14 +25,14 @@ def test_the_page_shows_the_file() -> None:
 def test_an_unknown_statistic_is_said_before_anything_is_read(study_data: dict[str, Any]) -> None:
     study_data["capture"] = {"statistics": ["moment"]}
     from ropewalk.capture.jobs import prepare_jobs
-    from ropewalk.study import parse_study
+    from ropewalk.studyfile import parse_study
 
     with pytest.raises(RopewalkError, match="no statistic is called 'moment': did you mean `moments`"):
         prepare_jobs(parse_study(study_data))
 
 
 def test_moments_are_always_captured(study_data: dict[str, Any]) -> None:
-    from ropewalk.study import parse_study
+    from ropewalk.studyfile import parse_study
 
     study_data["capture"] = {"statistics": ["sample"]}
     assert list(parse_study(study_data).capture.statistics) == ["moments", "sample"]

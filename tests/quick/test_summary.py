@@ -52,7 +52,8 @@ def test_summarise_against_pandas():
         # What the table has no columns for is missing.
         missing = MEASURES.keys() - expected.keys()
         statistics = ("permuted", "readout", "separation", "fixed_share", "mass", "lift", "score_r2", "effective_keys")
-        assert all(any(word in name for word in (*statistics, "kernel", "bend")) for name in missing)
+        rotation = ("alpha_", "mu_q_a", "bias_strength", "var_frac", "_slow", "_q_a", "_k_a", "mean_ap_")
+        assert all(any(word in name for word in (*statistics, *rotation, "kernel", "bend")) for name in missing)
         assert all(np.isnan(summary.loc[(name, quantity), "value"]) for quantity in missing)
         for quantity, number in expected.items():
             assert summary.loc[(name, quantity), "value"] == pytest.approx(number)

@@ -1,10 +1,12 @@
 """Tables, sizes, counts and names as they are printed."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.text import count, cut, one_line, size, slug, some, spans, table
+from ropewalk.text import count, cut, one_line, printable, simplified, size, slug, some, spans, table
 
 
 def test_a_table_is_as_wide_as_its_cells() -> None:
@@ -110,12 +112,82 @@ def test_an_exception_on_one_line() -> None:
 
 
 def test_slugs_are_names_of_folders() -> None:
-    assert slug("stage 1/step: 5 (ü)") == "stage_1_step_5_"
+    assert slug("stage 1/step: 5 (ü)") == "stage_1_step_5_-e73494de"
     assert slug("a.b_c-D9") == "a.b_c-D9"
-    assert slug("a.b_c-D9", keep="") == "a_b_c_D9"
+    assert slug("a" * 80) == "a" * 80
+    assert simplified("a.b_c-D9", keep="") == "a_b_c_D9"
+
+
+ODD_NAMES = [
+    "",
+    ".",
+    "..",
+    "...",
+    "a.",
+    "con",
+    "NUL",
+    "nul.txt",
+    "com1",
+    "LPT9.a.b",
+    "a" * 81,
+    "a" * 300,
+    "ü",
+    "é",
+    "\0",
+]
+ODD_NAMES += ["", "\ud800", "a/b", "a\\b", "a\nb", "日本語", "日本", "- -", "CON ", ".con"]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_odd_names_become_names_that_any_system_takes(name: str) -> None:
+    found = slug(name)
+    assert re.fullmatch(r"[A-Za-z0-9._-]{1,80}", found)
+    assert not found.startswith(".") or name.startswith(".")
+    assert not found.endswith(".")
+    assert found.split(".")[0].lower() not in ("", "con", "nul", "com1", "lpt9")
+    assert found not in {slug(other) for other in ODD_NAMES if other != name}
+
+
+@given(st.text(max_size=100), st.text(max_size=100))
+def test_different_names_have_different_slugs(one: str, other: str) -> None:
+    assert (slug(one) == slug(other)) == (one == other)
 
 
 def test_neighbouring_numbers_are_one_span() -> None:
     assert spans([0, 1, 2, 3, 7, 9, 10]) == "0-3, 7, 9-10"
     assert spans([5]) == "5"
     assert spans([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("größer 东京 नमस्ते", "größer 东京 नमस्ते"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("a\rb\tc\x00", "a\\rb\\tc\\x00"),
+        ("\x7f\x9b\x85", "\\x7f\\x9b\\x85"),
+        ("\u202eevil\u2066\u200f", "\\u202eevil\\u2066\\u200f"),
+        ("a\u2028b\u2029", "a\\u2028b\\u2029"),
+        ("\ud800", "\\ud800"),
+        ("\U000e0041", "\\U000e0041"),
+        ("می\u200cخواهم", "می\u200cخواهم"),
+    ],
+)
+def test_what_steers_a_terminal_is_shown(text: str, shown: str) -> None:
+    assert printable(text) == shown
+    assert printable(shown) == shown
+
+
+def test_newlines_only_where_they_are_allowed() -> None:
+    assert printable("a\nb\r\n") == "a\\nb\\r\\n"
+    assert printable("a\nb\r\n", newlines=True) == "a\nb\\r\n"
+
+
+def test_tables_lists_and_reasons_do_not_steer_a_terminal() -> None:
+    bad = "\x1b[2J\u202e"
+    shown = "\\x1b[2J\\u202e"
+    assert table(("h",), [(bad,)])[1] == shown
+    assert some([bad, "x\ny"]) == f"{shown}, x\\ny"
+    assert one_line(ValueError(f"a\n{bad}")) == f"a {shown}"
+    assert len(some(["x" * 10**6])) <= 100

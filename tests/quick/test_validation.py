@@ -1,6 +1,8 @@
 """Files that people write: what is read, and the sentence for every mistake, with its line."""
 
 import errno
+import gzip
+import os
 import re
 from datetime import date
 from pathlib import Path
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ropewalk.errors import RopewalkError
-from ropewalk.study import load_study, parse_study
+from ropewalk.studyfile import load_study, parse_study
 from ropewalk.validation import SHOWN, validated
 from ropewalk.yamlfile import YamlFile, read_yaml
 
@@ -119,9 +121,21 @@ def test_every_way_not_to_be_a_file_has_its_sentence(tmp_path: Path, monkeypatch
     def refuse(*_: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
+    dangling, looping, pipe = (tmp_path / name for name in ("dangling", "looping", "pipe"))
+    dangling.symlink_to("nowhere")
+    looping.symlink_to(looping)
+    os.mkfifo(pipe)
+    remedy = "give the path of a recipe, a YAML file that you may read"
+    assert said(dangling) == (
+        f"{dangling} cannot be read (it leads to 'nowhere', which is not there): give the path of a YAML file"
+    )
+    assert said(looping) == f"{looping} cannot be read (Too many levels of symbolic links): {remedy}"
+    assert said(pipe) == f"{pipe} cannot be read (not a regular file): {remedy}"
+    assert said(Path("/dev/zero")) == f"/dev/zero cannot be read (not a regular file): {remedy}"
+    assert len(said(tmp_path / ("x" * 10_000))) < 400
     # The tests may run as a user who may read everything.
-    monkeypatch.setattr(Path, "open", refuse)
-    assert said(file) == (f"the recipe {file} cannot be read (Permission denied): check the path, and who may read it")
+    monkeypatch.setattr(os, "open", refuse)
+    assert said(file) == f"{file} cannot be read (Permission denied): {remedy}"
 
 
 @pytest.mark.parametrize(
@@ -129,21 +143,35 @@ def test_every_way_not_to_be_a_file_has_its_sentence(tmp_path: Path, monkeypatch
     [
         (
             "a: 1\nb: [1",
-            "line 2 is not valid YAML (while parsing a flow sequence, expected ',' or ']', but got '<stream end>'): "
-            "correct it",
+            "line 2 is not valid YAML (while parsing a flow sequence, did not find expected ',' or ']'): correct it",
         ),
-        ("a: 1\n  b: 2\n", "line 2 is not valid YAML (mapping values are not allowed here): correct it"),
-        ("a: *b\n", "line 1 is not valid YAML (found undefined alias 'b'): correct it"),
+        ("a: 1\n  b: 2\n", "line 2 is not valid YAML (mapping values are not allowed in this context): correct it"),
+        ("a: *b\n", "line 1 is not valid YAML (found undefined alias): correct it"),
         ("a: 1\nb: \0\n", "line 2 is not valid YAML (unprintable character U+0000): remove it"),
-        (
-            "a: 1\n---\nb: 2\n",
-            "line 2 is not valid YAML (expected a single document in the stream, but found another document): "
-            "correct it",
-        ),
+        ("a: 1\n---\nb: 2\n", "line 2 begins a second document (`---`): keep one study in a file"),
         (
             "a: !!python/object/apply:os.getcwd []",
-            "line 1 is not valid YAML (could not determine a constructor for the tag "
-            "'tag:yaml.org,2002:python/object/apply:os.getcwd'): correct it",
+            "line 1: the type `python/object/apply:os.getcwd` is not plain data: write it without `!`",
+        ),
+        ("a: !!binary aGk=", "line 1: the type `binary` is not plain data: write it without `!`"),
+        ("a: !!set {x}", "line 1: the type `set` is not plain data: write it without `!`"),
+        ("a: !!omap [x: 1]", "line 1: the type `omap` is not plain data: write it without `!`"),
+        ("a: !own x", "line 1: the type `!own` is not plain data: write it without `!`"),
+        ("a: 1\nb: 1:30\n", "line 2: 1:30 would be read as 90: put it in quotes, or write the number"),
+        ("a: 1:30.5\n", "line 1: 1:30.5 would be read as 90.5: put it in quotes, or write the number"),
+        ("a: -0100\n", "line 1: -0100 would be read as -64: put it in quotes, or write the number"),
+        (
+            f"a: {'9' * 100_000}\n",
+            f"line 1 is not valid YAML ('{'9' * 52}…{'9' * 25}' cannot be read as a value of type int): correct it",
+        ),
+        (
+            f"a: 0x{'f' * 100_000}\n",
+            f"line 1: the number 0x{'f' * 50}…{'f' * 25} is larger than any setting can be: correct it",
+        ),
+        (
+            "a:\n\tb: 2\n",
+            "line 2 is not valid YAML (while scanning for the next token, found character that cannot start any "
+            "token): indent with spaces, not tabs",
         ),
         (
             "a: 1\nb: 2024-13-01\n",
@@ -151,9 +179,10 @@ def test_every_way_not_to_be_a_file_has_its_sentence(tmp_path: Path, monkeypatch
         ),
         ("a: !!int x\n", "line 1 is not valid YAML ('x' cannot be read as a value of type int): correct it"),
         ("a: !!bool x\n", "line 1 is not valid YAML ('x' cannot be read as a value of type bool): correct it"),
-        ("? [1]\n: 2\n", "line 1 is not valid YAML (while constructing a mapping, found unhashable key): correct it"),
+        ("? [1]\n: 2\n", "line 1: a list or a mapping cannot be a key: write it as text"),
         (b"a: 1\nb: \xff\n", "line 2 is not UTF-8 text: save the file as UTF-8"),
-        ("name: x".encode("utf-16"), "line 1 is not UTF-8 text: save the file as UTF-8"),
+        ("name: x".encode("utf-16"), "is UTF-16 text: convert it to UTF-8"),
+        (gzip.compress(b"name: x", mtime=0), "is compressed (gzip): unpack it"),
     ],
 )
 def test_what_is_not_yaml(file: Path, text: str | bytes, sentence: str) -> None:
@@ -189,13 +218,13 @@ def laughs(value: str, repeated: str) -> str:
 
 @pytest.mark.parametrize(
     "text",
-    [laughs("x", "[{}]"), laughs("{k: v}", "{{<<: [{}]}}"), laughs("x", "[{}]") + "\n? *a5\n: 1\n"],
-    ids=["lists", "merged", "key"],
+    [laughs("x", "[{}]"), laughs("{k: v}", "{{<<: [{}]}}")],
+    ids=["lists", "merged"],
 )
 def test_a_bomb_is_not_lit(file: Path, text: str) -> None:
     sentence = reading(file, text)
     assert re.fullmatch(
-        r"study\.yaml line \d+ holds more than 1,000,000 values, with its aliases written out: make it smaller",
+        r"study\.yaml line \d+ holds more than 60,000 values, with its aliases written out: make it smaller",
         sentence,
     )
 
@@ -214,8 +243,8 @@ def test_other_ways_to_be_endless(file: Path) -> None:
     assert reading(file, "[" * 5_000) == deep
     chain = "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 2_000))
     assert reading(file, f"a0: &a0 x\n{chain}") == deep
-    assert reading(file, "a: " + "x" * 5_000_000) == (
-        "study.yaml has more than 5.0 MB, too much for a study: give the path of a YAML file"
+    assert reading(file, "a: " + "x" * 1_000_000) == (
+        "study.yaml has more than 1.0 MB, too much for a study: give the path of a YAML file"
     )
 
 
@@ -313,7 +342,10 @@ def study(default: str = "dtype: auto", first: str = "step: 1", second: str = "c
             study(top="capture: {heads: al}"),
             ["line 11: capture.heads is 'al': input should be a valid integer or 'all'; did you mean 'all'?"],
         ),
-        (study(top="capture: {heads: 0}"), ["line 11: capture.heads: must be a positive number or `all`"]),
+        (
+            study(top="capture: {heads: 0}"),
+            ["line 11: capture.heads: must be a positive number (at most "],
+        ),
         (
             study(top="capture: {pairs: [[1, 2], [1, 2, 3]]}"),
             ["line 11: capture.pairs.1 is [1, 2, 3]: input should have "],
@@ -363,7 +395,7 @@ def test_checkpoints_given_as_a_tuple_take_the_defaults_too() -> None:
     ("changes", "start", "end"),
     [
         ({"x" * 9_999: 1}, "the study: xxxx", " is not a known key: known here: name, checkpoints, results, "),
-        ({"name": "y" * 9_999 + "/"}, "the study: name is 'yyyy", "yyyy/': string should match pattern "),
+        ({"name": "y" * 9_999 + "/"}, "the study: name is 'yyyy", "yyyy/': input should have at most 100 characters"),
         ({"checkpoints": "z" * 9_999}, "the study: checkpoints is 'zzzz", "zzzz': input should be a list"),
         (
             {"checkpoints": list(range(2_000))},
@@ -372,8 +404,8 @@ def test_checkpoints_given_as_a_tuple_take_the_defaults_too() -> None:
         ),
         (
             {"checkpoints": [{"repo": "o/n", "context": 8, "name": "." * 9_999}]},
-            "the study: checkpoints.0: name '....",
-            "....' cannot be a folder's name: give a `name` with letters or digits",
+            "the study: checkpoints.0.name is '....",
+            "....': input should have at most 1,000 characters",
         ),
         ({"a\nb": 1}, "the study: a b is not a known key", ""),
     ],

@@ -27,13 +27,15 @@ from helpers.hub import HubStandIn, commit_of
 from helpers.logs import heard
 from ropewalk.capture.manifest import read_manifest
 from ropewalk.capture.run import capture_study
-from ropewalk.capture.shards import StoredCapture, shard_path
-from ropewalk.capture.sources import ROWS, batches
+from ropewalk.capture.shards import shard_path
+from ropewalk.capture.stored import StoredCapture
+from ropewalk.capture.vector_files import ROWS, batches
 from ropewalk.errors import RopewalkError
 from ropewalk.results import analyze
 from ropewalk.statistics.base import layers_of
 from ropewalk.statistics.sample import kept_positions
-from ropewalk.study import Study, load_study, parse_study
+from ropewalk.study import Study
+from ropewalk.studyfile import load_study, parse_study
 
 CONTEXT = 32
 DOCUMENTS = 6
@@ -369,7 +371,7 @@ NUMBERS = list(range(len(NULL)))
         ),
         (
             damaged(example_id=[None] * len(NULL)),
-            "holds null or missing values in the column 'example_id': capture this head again",
+            "holds null or missing values in the column 'example_id', where whole numbers or text belong: capture",
         ),
         (
             damaged(position=NUMBERS),
@@ -457,12 +459,162 @@ def test_key_heads_that_do_not_divide(dataset: Path, tmp_path: Path) -> None:
         capture_study(study(dataset, tmp_path / "results"))
 
 
-def test_a_damaged_layout_file(dataset: Path, tmp_path: Path) -> None:
-    (dataset / "layout.json").write_text("{}")
+def layout_of(**changes: Any) -> dict[str, Any]:
+    """A good layout of the dataset, with changes to the whole and, given as `layer`, to its second layer."""
+    own = {"layer": 0, "query_heads": QUERIES, "key_heads": KEYS, "head_dim": D, "rotary": 1.0, "window": None}
+    second = {**own, "call_index": 1, "layer": 1, **changes.pop("layer", {})}
+    whole = {"model_type": "m", "depth": LAYERS, "layers": [own | {"call_index": 0}, second]}
+    return {**whole, "absolute_positions": False, **changes}
+
+
+PAIRS = {"first": [0], "second": [1], "frequencies": [1.0]}
+
+
+@pytest.mark.parametrize(
+    ("layout", "reason"),
+    [
+        ({}, "model_type: Field required"),
+        ([], "Input should be a valid dictionary"),
+        ("x", "it is no JSON"),
+        ("[" * 100_000, "it is no JSON"),
+        (b"\xff\xfe", "it is no JSON"),
+        ("9" * 10_000, "it is no JSON"),
+        (layout_of(depth=-1), "depth is -1: Input should be greater than or equal to 1"),
+        (layout_of(depth=10**9), "depth is 1000000000: Input should be less than or equal to 10000"),
+        (layout_of(depth=1), "it has a layer 1 and says depth 1"),
+        (layout_of(depth="2"), "depth is '2': Input should be a valid integer"),
+        (layout_of(depth=None), "depth is None: Input should be a valid integer"),
+        (layout_of(layers=[]), "layers: List should have at least 1 item after validation, not 0"),
+        (layout_of(layers={}), "layers: Input should be a valid list"),
+        (layout_of(extra=1), "extra is 1: Extra inputs are not permitted"),
+        (layout_of(layer={"layer": 0}), "layer 0 is there twice"),
+        (layout_of(layer={"layer": -1}), "layers.1.layer is -1: Input should be greater than or equal to 0"),
+        (layout_of(layer={"query_heads": 10**8}), "layers.1.query_heads is 100000000: Input should be less than"),
+        (layout_of(layer={"query_heads": 99_998}), "it has 100,002 heads, and 100,000 are the most"),
+        (layout_of(layer={"query_heads": True}), "layers.1.query_heads is True: Input should be a valid integer"),
+        (layout_of(layer={"key_heads": 3}), "layers.1: 4 query heads cannot share 3 key heads evenly"),
+        (layout_of(layer={"key_heads": 0}), "layers.1.key_heads is 0: Input should be greater than or equal to 1"),
+        (layout_of(layer={"head_dim": 10**6}), "layers.1.head_dim is 1000000: Input should be less than or equal to"),
+        (layout_of(layer={"rotary": float("nan")}), "layers.1.rotary is nan: Input should be a finite number"),
+        (layout_of(layer={"window": 0}), "layers.1.window is 0: Input should be greater than or equal to 1"),
+        (layout_of(layer={"rotary_pairs": PAIRS | {"first": [9]}}), "layers.1: rotary_pairs names a dimension twice,"),
+        (layout_of(layer={"rotary_pairs": PAIRS | {"first": []}}), "layers.1: rotary_pairs has lists of different"),
+    ],
+)
+def test_a_damaged_layout_file(layout: Any, reason: str, dataset: Path, tmp_path: Path) -> None:
+    text = layout if isinstance(layout, str | bytes) else json.dumps(layout)
+    (dataset / "layout.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(RopewalkError) as caught:
+        capture_study(study(dataset, tmp_path / "results"))
+    said = str(caught.value).removeprefix(str(dataset / "layout.json"))
+    assert said.startswith(f" is damaged ({reason}")
+    assert said.endswith("): write it again, or remove it and set `key_heads` in the study")
+    assert len(said) < 300
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_layout_file_that_cannot_be_read(dataset: Path, tmp_path: Path) -> None:
+    (dataset / "layout.json").symlink_to("nowhere")
     with pytest.raises(
-        RopewalkError, match=r"layout\.json is damaged: write it again, or remove it and set `key_heads` in the study$"
+        RopewalkError, match=r"layout\.json cannot be read \(it leads to 'nowhere', which is not there\)"
     ):
         capture_study(study(dataset, tmp_path / "results"))
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("l99999999h0q", "has a folder l99999999h0q, beyond the 10,000 layers and 100,000 heads that a model may have"),
+        ("l0h99999999k", "has a folder l0h99999999k, beyond the 10,000 layers"),
+        (f"l{'9' * 100}h0q", "has a folder l999"),
+        ("l0h0q", "has both l00h00q/data.parquet and l0h0q/data.parquet, of the same head: remove one of the two"),
+    ],
+)
+def test_folders_that_name_no_head(folder: str, message: str, dataset: Path, tmp_path: Path) -> None:
+    shutil.copytree(dataset / "l00h00q", dataset / folder)
+    with pytest.raises(RopewalkError, match=re.escape(message)):
+        capture_study(study(dataset, tmp_path / "results"))
+    assert not (tmp_path / "results").exists()
+
+
+def changed(**columns: Any) -> pa.Table:
+    return pa.table({**FIRST, **columns})
+
+
+MANY = len(FIRST["position"])
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (changed(example_id=["x"] * MANY), "has text in the column 'example_id' and"),
+        (changed(example_id=[0.5] * MANY), "holds numbers that are not whole in the column 'example_id'"),
+        (changed(example_id=[float("nan")] * MANY), "holds numbers that are not whole in the column 'example_id'"),
+        (changed(example_id=[[1]] * MANY), "holds list<element: int64> or missing values in the column 'example_id'"),
+        (changed(example_id=[True] * MANY), "holds bool or missing values in the column 'example_id'"),
+        (changed(vector=[[1e200] * D] * MANY), "holds numbers beyond 3.4e+38 in the column 'vector', which no model"),
+        (changed(vector=[[float("inf")] * D] * MANY), "holds NaN or infinite numbers in the column 'vector'"),
+        (changed(vector=[[1.0] * 5000] * MANY), "holds vectors of 5,000 numbers, and 4,096 are the most"),
+        (changed(vector=[["x"] * D] * MANY), "in the column 'vector', not lists of numbers"),
+        (changed(vector=[[None] * D] * MANY), "in the column 'vector', not lists of numbers"),
+        (changed(position=[0.5] * MANY), "holds position 0.5, which is not a whole number"),
+        (changed(position=[2**62 + 1] * MANY), "which is outside the context 32"),
+        (changed(sliding_window=["x"] * MANY), "holds string in the column 'sliding_window', not numbers"),
+        (changed(sliding_window=[float("inf")] * MANY), "holds a sliding_window that is longer than any document"),
+        (
+            pa.Table.from_arrays([*changed().columns, changed()["position"]], [*changed().column_names, "position"]),
+            "has the column 'position' 2 times",
+        ),
+    ],
+)
+def test_what_a_file_cannot_hold_is_said_before_anything_is_summed(
+    table: pa.Table, message: str, dataset: Path, tmp_path: Path
+) -> None:
+    # The file of which the window of the layer is read.
+    write(dataset, 0, 3, "q", table)
+    with pytest.raises(RopewalkError, match=re.escape(message)) as caught:
+        capture_study(study(dataset, tmp_path / "results"))
+    assert "l00h03q" in str(caught.value)
+    assert not list((tmp_path / "results").rglob("shard-*"))
+
+
+def test_what_is_no_file_is_named(dataset: Path, tmp_path: Path) -> None:
+    path = dataset / "l00h00q" / "data.parquet"
+    path.unlink()
+    path.symlink_to("nowhere")
+    with pytest.raises(
+        RopewalkError, match=r"data\.parquet cannot be read \(it leads to 'nowhere', which is not there\)"
+    ):
+        capture_study(study(dataset, tmp_path / "results"))
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(RopewalkError, match=r"data\.parquet cannot be read \(it is a folder\)"):
+        capture_study(study(dataset, tmp_path / "results"))
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(RopewalkError, match=r"source of 'data' is .*file, which is no folder: name the folder"):
+        capture_study(study(file, tmp_path / "results"))
+
+
+@pytest.mark.parametrize("huge", [1e12, 1e20, 1e30, 3e38])
+def test_a_number_that_drowns_the_others_is_no_failure(huge: float, dataset: Path, tmp_path: Path) -> None:
+    rows = head_rows(0, 0, "q")
+    vectors = [vector.astype(np.float64) for vector in rows["vector"]]
+    vectors[3][2] = huge
+    write(dataset, 0, 0, "q", pa.table({**rows, "vector": vectors}))
+    table = table_of(dataset, tmp_path / "results")
+    assert len(pc0(table)) == LAYERS * QUERIES
+
+
+def test_half_precision_and_whole_floats_are_numbers(dataset: Path, tmp_path: Path) -> None:
+    expected_table = table_of(dataset, tmp_path / "expected")
+    rows = head_rows(0, 0, "q")
+    floats = {"example_id": rows["example_id"].astype(float), "position": rows["position"].astype(np.float32)}
+    write(dataset, 0, 0, "q", pa.table({**rows, **floats}))
+    pd.testing.assert_frame_equal(table_of(dataset, tmp_path / "floats"), expected_table)
+    half = pa.array([vector.astype(np.float16) for vector in rows["vector"]], pa.list_(pa.float16()))
+    write(dataset, 0, 0, "q", pa.table({**rows, "vector": half}))
+    assert pc0(table_of(dataset, tmp_path / "half"))["r_q"].notna().all()
 
 
 def test_settings_that_a_source_cannot_follow(dataset: Path, tmp_path: Path) -> None:

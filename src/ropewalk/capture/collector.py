@@ -1,7 +1,7 @@
 """Running documents through a model under the tap, and letting statistics see its queries and keys."""
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import nn
 
 from ropewalk.capture.shards import ShardSums
 from ropewalk.errors import RopewalkError
+from ropewalk.models.device import is_out_of_memory
 from ropewalk.models.layout import Head, Layout
 from ropewalk.models.probe import input_device, probe_tokens
 from ropewalk.models.tap import Call, Finished, Rotation, rotations, tap
@@ -44,7 +45,8 @@ def collect(
     Each forward pass stops as soon as the last layer that matters has given its queries and keys, so neither the rest
     of the model nor the vocabulary projection runs. `advance` is told the tokens done after each batch.
     """
-    collector = _Collector(collection)
+    with _enough_memory(f"the sums of {len(collection.heads)} heads"):
+        collector = _Collector(collection)
     device = input_device(model)
     with ExitStack() as stack:
         if collection.pre_rope:
@@ -53,18 +55,29 @@ def collect(
         for start in range(0, len(tokens), batch):
             rows = torch.from_numpy(np.ascontiguousarray(tokens[start : start + batch], dtype=np.int64)).to(device)
             collector.begin(range(first_document + start, first_document + start + len(rows)), rows)
-            try:
+            with _enough_memory(f"{rows.numel()} tokens at once"), suppress(Finished):
                 model(input_ids=rows, use_cache=False)
-            except Finished:
-                pass
-            except torch.cuda.OutOfMemoryError as error:
-                raise RopewalkError(
-                    f"the device has no memory for {rows.numel()} tokens at once: lower `batch_tokens` or "
-                    "`context`, or set `device_map: auto`"
-                ) from error
             collector.end()
             advance(rows.numel())
     return collector.result()
+
+
+@contextmanager
+def _enough_memory(what: str) -> Iterator[None]:
+    """Memory that runs out becomes a sentence on what needed it."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise RopewalkError(
+            f"the device has no memory for {what}: lower `batch_tokens` or `context`, or set `device_map: auto`"
+        ) from error
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise RopewalkError(
+            f"this machine has no memory for {what}: lower `batch_tokens`, `context` or `heads`, or close other "
+            "programs"
+        ) from error
 
 
 class _Collector:

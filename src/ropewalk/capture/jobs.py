@@ -8,28 +8,31 @@ from typing import Any
 
 import numpy as np
 
-from ropewalk.capture.corpus import Documents, check_corpus, prepare, vocabulary_hash
+from ropewalk.capture.checks import check_models
+from ropewalk.capture.corpus import Documents, prepare, vocabulary_hash
 from ropewalk.capture.manifest import manifest_facts
 from ropewalk.capture.settings import scope_of, settings_fingerprint
 from ropewalk.capture.shards import (
     Provenance,
     capture_folder,
-    check_split,
-    is_done,
-    shard_path,
+    missing_shards,
     split_documents,
 )
+from ropewalk.capture.texts import check_corpus
 from ropewalk.errors import RopewalkError
 from ropewalk.fingerprint import local_origin
 from ropewalk.models.hub import model_folder
 from ropewalk.models.identity import model_fingerprint, model_origin
 from ropewalk.models.loading import load_config, load_tokenizer
 from ropewalk.models.source import TokenizerLocation
-from ropewalk.models.weights import check_present
+from ropewalk.ownership import claimed
 from ropewalk.progress import logger
 from ropewalk.statistics.base import Scope, Statistic
 from ropewalk.statistics.registry import build
 from ropewalk.study import Checkpoint, Study
+
+TOKENS = "tokens"
+"""Folder of the token files beside the results."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +70,9 @@ class Job:
 
     def missing(self, wanted: Sequence[int] | None = None) -> list[int]:
         """Numbers of the shards still to be computed."""
-        check_split(self.folder, len(self.shards), self.documents.documents)
         numbers = range(len(self.shards)) if wanted is None else wanted
-        return [number for number in numbers if not is_done(shard_path(self.folder, number), self.provenance(number))]
+        provenances = {number: self.provenance(number) for number in numbers}
+        return missing_shards(self.folder, provenances, len(self.shards), self.documents.documents)
 
     def manifest(self) -> dict[str, Any]:
         """What a manifest says of a job without its model."""
@@ -84,38 +87,64 @@ def tokens_fingerprint(rows: Any, documents: range, total: int) -> str:
     return digest.hexdigest()
 
 
-def prepare_jobs(study: Study) -> list[Job]:
-    """Check everything that can be checked without weights, tokenize the corpus, and cut it into shards.
+@dataclass(frozen=True)
+class Inputs:
+    """What a study's checkpoints with a model are made from, as far as it was checked before anything is written."""
 
-    The same documents serve all checkpoints of one tokenizer: those as long as the longest of their contexts.
-    """
+    statistics: tuple[Statistic, ...]
+    checkpoints: tuple[Checkpoint, ...]
+    configs: tuple[Any, ...]
+    tokenizers: Mapping[TokenizerLocation, Any]
+
+
+def check_inputs(study: Study) -> Inputs:
+    """Check everything that can be checked without reading weights and documents; nothing is written."""
     statistics = tuple(build(study.capture.statistics))
-    checkpoints = [checkpoint for checkpoint in study.checkpoints if checkpoint.source is None]
+    checkpoints = tuple(checkpoint for checkpoint in study.checkpoints if checkpoint.source is None)
     if not checkpoints:
-        return []
+        return Inputs(statistics, (), (), {})
     check_corpus(study.corpus)
-    configs = [load_config(checkpoint, checkpoint.context) for checkpoint in checkpoints]
-    for checkpoint in checkpoints:
-        if not checkpoint.random_weights and not checkpoint.gguf_file:
-            repo = str(checkpoint.repo)
-            check_present(repo, model_folder(repo, checkpoint.revision))
+    configs = tuple(load_config(checkpoint, checkpoint.context) for checkpoint in checkpoints)
+    check_models(study, checkpoints, configs)
     tokenizers = {one.tokenizer_location: load_tokenizer(one) for one in _by_tokenizer(checkpoints).values()}
+    return Inputs(statistics, checkpoints, configs, tokenizers)
+
+
+def prepare_jobs(
+    study: Study, inputs: Inputs | None = None, *, adopt: bool = False, scratch: Path | None = None
+) -> list[Job]:
+    """Tokenize the corpus, and cut it into shards.
+
+    The same documents serve all checkpoints of one tokenizer: those as long as the longest of their contexts. Tokens
+    are kept in the results folder, which becomes the study's (see `claimed`), or in `scratch` where nothing is to be
+    written there. `inputs` is what `check_inputs` gave, if it is at hand.
+    """
+    inputs = check_inputs(study) if inputs is None else inputs
+    if scratch is not None:
+        return _jobs(study, inputs, scratch)
+    with claimed(study.folder, study.owner, adopt=adopt):
+        return _jobs(study, inputs, None)
+
+
+def _jobs(study: Study, inputs: Inputs, scratch: Path | None) -> list[Job]:
+    checkpoints, tokenizers = inputs.checkpoints, inputs.tokenizers
     # Known by what they are: a tokenizer that stands beside every revision is one tokenizer.
     vocabularies = {location: vocabulary_hash(tokenizer) for location, tokenizer in tokenizers.items()}
     lengths: dict[str, int] = {}
     for checkpoint in checkpoints:
         vocabulary = vocabularies[checkpoint.tokenizer_location]
         lengths[vocabulary] = max(checkpoint.context, lengths.get(vocabulary, 0))
+    kept = study.folder / TOKENS
     documents: dict[str, Documents] = {}
     jobs = []
-    for checkpoint, config in zip(checkpoints, configs, strict=True):
+    for checkpoint, config in zip(checkpoints, inputs.configs, strict=True):
         vocabulary = vocabularies[checkpoint.tokenizer_location]
         if vocabulary not in documents:
             tokenizer = tokenizers[checkpoint.tokenizer_location]
-            documents[vocabulary] = prepare(study.corpus, tokenizer, lengths[vocabulary], study.folder / "tokens")
+            documents[vocabulary] = prepare(study.corpus, tokenizer, lengths[vocabulary], kept, scratch)
             logger.info("corpus: %s", documents[vocabulary].describe())
         _check_vocabulary(checkpoint, config, documents[vocabulary])
-        jobs.append(_job(study, checkpoint, config, documents[vocabulary], statistics, vocabulary))
+        jobs.append(_job(study, checkpoint, config, documents[vocabulary], inputs.statistics, vocabulary))
     return jobs
 
 

@@ -1,6 +1,5 @@
 """The manifest of a checkpoint's capture: what its shards are of, as JSON beside them."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -9,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from ropewalk._version import __version__
 from ropewalk.capture.settings import described
 from ropewalk.errors import RopewalkError
-from ropewalk.files import write_text
+from ropewalk.files import write_bytes
 from ropewalk.models.layout import Head, Layout
 from ropewalk.record import FORMAT, outdated
+from ropewalk.seals import read_sealed_json, sealed_json
 from ropewalk.statistics.base import Scope, Statistic
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ def model_facts(
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Write the manifest of a checkpoint's capture."""
-    marked = {"format": FORMAT, "ropewalk": __version__, **manifest}
-    write_text(folder / MANIFEST, json.dumps(marked, indent=1) + "\n")
+    write_bytes(folder / MANIFEST, sealed_json({"format": FORMAT, "ropewalk": __version__, **manifest}))
 
 
 def known_manifest(folder: Path) -> dict[str, Any] | None:
@@ -71,12 +70,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Read the manifest of a checkpoint's capture."""
     path = folder / MANIFEST
     if not path.is_file():
-        raise RopewalkError(f"{folder} holds no finished capture: run `ropewalk capture` on the study first")
-    try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        number = manifest.get("format")
-    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError) as error:
-        raise RopewalkError(f"{path} is damaged: delete it and run `ropewalk capture` again") from error
-    if number != FORMAT:
-        raise outdated(path, number)
+        raise RopewalkError(f"{folder} holds no finished capture: run `ropewalk capture STUDY` first")
+    manifest = read_sealed_json(path)
+    if manifest is None:
+        raise damaged(path)
+    if manifest.get("format") != FORMAT:
+        raise outdated(path, manifest.get("format"))
     return manifest
+
+
+def damaged(path: Path) -> RopewalkError:
+    """What to say of a manifest that is not what was written."""
+    return RopewalkError(f"{path} is damaged: run `ropewalk capture STUDY` again, which writes it anew")

@@ -1,11 +1,11 @@
 """Hub datasets of documents, held to one commit: a branch moves, and documents must not."""
 
-import json
 from pathlib import Path
 
-from ropewalk.files import write_text
+from ropewalk.files import write_bytes
 from ropewalk.models.hub import HubUnreachableError, dataset_commit
 from ropewalk.progress import logger
+from ropewalk.seals import read_sealed_json, sealed_json
 from ropewalk.study import Corpus
 
 COMMITS = "commits.json"
@@ -17,15 +17,15 @@ def is_on_hub(corpus: Corpus) -> bool:
     return corpus.source == "dataset" and not Path(str(corpus.repo)).is_dir()
 
 
-def pinned(corpus: Corpus, folder: Path) -> Corpus:
+def pinned(corpus: Corpus, folder: Path, target: Path) -> Corpus:
     """The corpus with the commit that a hub dataset stands at as its revision.
 
-    It is noted in `folder`, so that tokens that are there can be used where the hub cannot be reached.
+    It is noted in `target`, and looked up in `folder`, so that tokens that are there can be used where the hub cannot
+    be reached.
     """
     if not is_on_hub(corpus):
         return corpus
-    notes = folder / COMMITS
-    known = json.loads(notes.read_text(encoding="utf-8")) if notes.is_file() else {}
+    known = (read_sealed_json(folder / COMMITS) or {"commits": {}})["commits"]
     asked = f"{corpus.repo}@{corpus.revision or 'main'}"
     try:
         commit = dataset_commit(str(corpus.repo), corpus.revision)
@@ -35,5 +35,5 @@ def pinned(corpus: Corpus, folder: Path) -> Corpus:
         commit = known[asked]
         logger.info("the hub cannot be reached: %s is taken as it was, at commit %s", asked, commit)
     if known.get(asked) != commit:
-        write_text(notes, json.dumps(known | {asked: commit}, indent=1) + "\n")
+        write_bytes(target / COMMITS, sealed_json({"commits": known | {asked: commit}}))
     return corpus.model_copy(update={"revision": commit})

@@ -9,10 +9,10 @@ import torch
 from ropewalk.capture.jobs import Job
 from ropewalk.capture.vectors import SourceJob
 from ropewalk.models.device import compute_dtype
-from ropewalk.models.loading import auto_class
+from ropewalk.models.loading import built
 from ropewalk.statistics.moments import MomentSums
 from ropewalk.study import Study
-from ropewalk.text import count, size, table
+from ropewalk.text import count, printable, size, table
 
 HEADERS = ("checkpoint", "context", "documents", "tokens", "shards (done)", "heads", "weights", "disk")
 NONE = "–"
@@ -62,11 +62,12 @@ def describe(study: Study, jobs: Sequence[Job], sources: Sequence[SourceJob] = (
         ]
         for row in rows
     ]
-    lines = [f"study {study.name}: {count(len(study.checkpoints), 'checkpoint')}, results in {study.folder}"]
+    head = f"study {study.name}: {count(len(study.checkpoints), 'checkpoint')}, results in {study.folder}"
+    lines = [printable(head)]
     lines += [f"  {line}" for line in table(HEADERS, cells, right=range(1, len(HEADERS)))]
     for source in sources:
         lack = f", which has {source.describe_heads()}" if source.lacks_heads else ""
-        lines.append(f"{source.checkpoint.label} is read from {source.checkpoint.source}{lack}")
+        lines.append(printable(f"{source.checkpoint.label} is read from {source.checkpoint.source}{lack}"))
     memory = max((row.weights or 0) + row.disk // max(row.shards, 1) for row in rows)
     lines.append(
         f"in all: {count(sum(row.tokens or 0 for row in rows), 'token')}, "
@@ -97,9 +98,9 @@ def _source_cost(source: SourceJob) -> Cost:
 
 def _cost(study: Study, job: Job) -> Cost:
     text: Any = job.config.get_text_config(decoder=True)
-    layers, queries = int(text.num_hidden_layers), int(text.num_attention_heads)
-    keys = int(getattr(text, "num_key_value_heads", None) or queries)
-    d = int(getattr(text, "head_dim", None) or text.hidden_size // queries)
+    layers, queries = _number(text, "num_hidden_layers", 1), _number(text, "num_attention_heads", 1)
+    keys = _number(text, "num_key_value_heads", queries)
+    d = _number(text, "head_dim", max(_number(text, "hidden_size", 1) // queries, 1))
     capture = study.capture
     available = (len(capture.layers) if capture.layers is not None else layers) * queries
     heads = (
@@ -125,10 +126,17 @@ def _cost(study: Study, job: Job) -> Cost:
     )
 
 
+def _number(config: Any, name: str, default: int) -> int:
+    """A size in a configuration; where layers differ in it, the largest."""
+    value = getattr(config, name, None)
+    numbers = [one for one in (value if isinstance(value, list | tuple) else [value]) if isinstance(one, int) and one]
+    return max(numbers, default=default)
+
+
 def _weights(job: Job) -> int:
     name = compute_dtype(job.checkpoint, job.config)
     # Where not even the configuration tells: most that do not are from before half precision.
     dtype = torch.float32 if name == "auto" else getattr(torch, name)
-    with torch.device("meta"):
-        model = auto_class(job.config).from_config(job.config, trust_remote_code=job.checkpoint.trust_remote_code)
+    # What attention is asked for does not change the weights, and need not be installed for a plan.
+    model = built(job.checkpoint.model_copy(update={"attention": None}), job.config)
     return int(sum(p.numel() for p in model.parameters())) * dtype.itemsize

@@ -1,62 +1,110 @@
 """Computing the missing shards of a study."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from torch import nn
 
 from ropewalk.capture.collector import Collection, collect
-from ropewalk.capture.jobs import Job, prepare_jobs
+from ropewalk.capture.jobs import Job, check_inputs, prepare_jobs
 from ropewalk.capture.manifest import MODEL_FACTS, known_manifest, model_facts, write_manifest
 from ropewalk.capture.nulls import with_nulls
+from ropewalk.capture.plan import describe
 from ropewalk.capture.readiness import make_ready
 from ropewalk.capture.settings import choose_heads
-from ropewalk.capture.shards import StoredCapture, capture_folder, shard_path, shard_versions, write_shard
-from ropewalk.capture.vectors import prepare_sources, run_source
+from ropewalk.capture.shards import capture_folder, shard_path, shard_versions, write_shard
+from ropewalk.capture.stored import StoredCapture
+from ropewalk.capture.vectors import SourceJob, prepare_sources, run_source
 from ropewalk.errors import RopewalkError
+from ropewalk.files import check_writable
 from ropewalk.models.layout import Head, Layout
 from ropewalk.models.loading import load_model
+from ropewalk.ownership import check_owner
 from ropewalk.progress import Progress, logger
-from ropewalk.record import note_versions, write_record
+from ropewalk.record import is_recorded, note_versions, write_record
 from ropewalk.statistics.base import layers_of
-from ropewalk.study import Capture, Checkpoint, Study
+from ropewalk.study import Capture, Study
 
 
-def capture_study(study: Study, *, only: Sequence[str] = (), shards: Sequence[int] | None = None) -> None:
+@dataclass(frozen=True)
+class Work:
+    """What a study asks for, checked whole: a job per checkpoint with a model, and one per dataset that is wanted."""
+
+    wanted: set[str]
+    jobs: list[Job]
+    sources: list[SourceJob]
+
+    @property
+    def wanted_jobs(self) -> list[Job]:
+        """The jobs of the checkpoints that are to be computed now."""
+        return [job for job in self.jobs if job.checkpoint.name in self.wanted]
+
+    def check_shards(self) -> None:
+        """Stop at a shard of other inputs, before the record says that the results are this study's."""
+        for job in self.wanted_jobs:
+            job.missing()
+        for source in self.sources:
+            source.missing()
+
+
+def capture_study(
+    study: Study, *, only: Sequence[str] = (), shards: Sequence[int] | None = None, adopt: bool = False
+) -> None:
     """Compute the missing shards of a study; finished ones are kept, those of other inputs refused.
 
     `only` names checkpoints (by name or label) and `shards` numbers, for a part of the work on one machine of many.
+    The results folder must be new, empty or of this study; `adopt` takes over one of a study that was moved and edited.
     """
     study = with_nulls(study)
+    wanted = _wanted(study, only)
+    work = _prepare(study, wanted, adopt=adopt)
+    for job in work.wanted_jobs:
+        for shard in shards or ():
+            if not 0 <= shard < len(job.shards):
+                raise RopewalkError(f"there is no shard {shard}: the study has shards 0 to {len(job.shards) - 1}")
+    work.check_shards()
+    # One entry for each tokenizer: all its checkpoints read the same documents.
+    documents = [one.facts() for one in dict.fromkeys(job.documents for job in work.jobs)]
+    origins = [*(job.origins for job in work.jobs), *(source.origins for source in work.sources)]
+    write_record(study.folder, study, documents, origins)
+    # Datasets first: reading them is quick, and a mistake in one shows before a model runs for hours.
+    for source in work.sources:
+        run_source(source)
+    for number, job in enumerate(work.wanted_jobs, 1):
+        run_job(job, study.capture, f"{job.checkpoint.label} ({number}/{len(work.wanted_jobs)})", shards)
+    folders = {one.name: capture_folder(study.folder, one.slug) for one in study.checkpoints}
+    note_versions(study.folder, {name: shard_versions(folder) for name, folder in folders.items()})
+
+
+def plan_study(study: Study, *, adopt: bool = False) -> str:
+    """What a study will cost, as text; finds what a run would find before it computes anything, and writes nothing."""
+    study = with_nulls(study)
+    with TemporaryDirectory() as scratch:
+        work = _prepare(study, _wanted(study, ()), adopt=adopt, scratch=Path(scratch))
+        work.check_shards()
+        return describe(study, work.jobs, work.sources)
+
+
+def _wanted(study: Study, only: Sequence[str]) -> set[str]:
+    """Names of the checkpoints that `only` names, all of them if it names none."""
     for name in only:
         if not any(name in (checkpoint.name, checkpoint.label) for checkpoint in study.checkpoints):
             raise RopewalkError(
                 f"no checkpoint {name!r} in the study: choose among {', '.join(c.label for c in study.checkpoints)}"
             )
+    return {one.name for one in study.checkpoints if not only or one.name in only or one.label in only}
 
-    def is_wanted(checkpoint: Checkpoint) -> bool:
-        return not only or checkpoint.name in only or checkpoint.label in only
 
-    jobs = prepare_jobs(study)
-    wanted = [job for job in jobs if is_wanted(job.checkpoint)]
-    sources = prepare_sources(study, is_wanted)
-    for job in wanted:
-        for shard in shards or ():
-            if not 0 <= shard < len(job.shards):
-                raise RopewalkError(f"there is no shard {shard}: the study has shards 0 to {len(job.shards) - 1}")
-        # A shard of other inputs is refused before the record says that the results are this study's.
-        job.missing()
-    for source in sources:
-        source.missing()
-    # One entry for each tokenizer: all its checkpoints read the same documents.
-    documents = [one.facts() for one in dict.fromkeys(job.documents for job in jobs)]
-    write_record(study.folder, study, documents, [*(job.origins for job in jobs), *(one.origins for one in sources)])
-    # Datasets first: reading them is quick, and a mistake in one shows before a model runs for hours.
-    for source in sources:
-        run_source(source)
-    for number, job in enumerate(wanted, 1):
-        run_job(job, study.capture, f"{job.checkpoint.label} ({number}/{len(wanted)})", shards)
-    folders = {one.name: capture_folder(study.folder, one.slug) for one in study.checkpoints}
-    note_versions(study.folder, {name: shard_versions(folder) for name, folder in folders.items()})
+def _prepare(study: Study, wanted: set[str], *, adopt: bool, scratch: Path | None = None) -> Work:
+    """Check a study whole, and tokenize its documents: into its folder, which becomes its own, or into `scratch`."""
+    # A mark that is damaged is written anew where the record says the same.
+    adopt = adopt or is_recorded(study)
+    check_owner(study.folder, study.owner, adopt=adopt)
+    inputs, sources = check_inputs(study), prepare_sources(study, lambda checkpoint: checkpoint.name in wanted)
+    check_writable(study.folder)
+    return Work(wanted, prepare_jobs(study, inputs, adopt=adopt, scratch=scratch), sources)
 
 
 def run_job(job: Job, capture: Capture, label: str, shards: Sequence[int] | None = None) -> None:

@@ -1,9 +1,9 @@
-"""Shards on disk: written once, whole, with the marks of what they were made from; and reading them as one capture."""
+"""Shards on disk: written once, whole, sealed, with the marks of what they were made from."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,20 +12,13 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from ropewalk.capture.manifest import (
-    MANIFEST,
-    known_manifest,
-    manifest_facts,
-    model_facts,
-    read_manifest,
-    write_manifest,
-)
+from ropewalk.capture.manifest import known_manifest
 from ropewalk.errors import RopewalkError
 from ropewalk.files import write_bytes
-from ropewalk.models.layout import Head, Layout
+from ropewalk.progress import logger
 from ropewalk.record import FORMAT, outdated
-from ropewalk.statistics.base import LayerHeads, Scope, Sums, layers_of
-from ropewalk.statistics.registry import build
+from ropewalk.seals import BLANK, is_intact, seal
+from ropewalk.statistics.base import LayerHeads, Sums
 from ropewalk.text import count
 from ropewalk.versions import Versions, installed
 
@@ -73,24 +66,45 @@ def write_shard(
     `versions` are those of the libraries that made the sums: the installed ones unless they were made earlier.
     """
     arrays = {
-        f"{_prefix(statistic, layer)}{name}": array
+        f"{prefix_of(statistic, layer)}{name}": array
         for (statistic, layer), own in sums.items()
         for name, array in own.items()
     }
     for own in heads:
-        prefix = _prefix("heads", own.layer.layer)
+        prefix = prefix_of("heads", own.layer.layer)
         arrays[f"{prefix}q"], arrays[f"{prefix}k"] = np.array(own.heads), np.array(own.key_heads)
     made = installed() if versions is None else versions
-    marks = {"format": FORMAT, "versions": made, **asdict(provenance)}
+    marks = {"seal": BLANK, "format": FORMAT, "versions": made, **asdict(provenance)}
     # One entry: the order of several is not fixed in the file, and the same shard should be the same bytes.
-    write_bytes(path, save(arrays, metadata={"ropewalk": json.dumps(marks)}))
+    write_bytes(path, seal(save(arrays, metadata={"ropewalk": json.dumps(marks)})))
 
 
-def is_done(path: Path, provenance: Provenance) -> bool:
-    """Whether the shard is there; one that was made from other inputs, or is damaged, is an error."""
-    if not path.is_file():
-        return False
-    marks = _read_marks(_open_shard(path))
+def missing_shards(folder: Path, provenances: Mapping[int, Provenance], of: int, documents: int) -> list[int]:
+    """Numbers of the shards among `provenances` that are still to be computed, a damaged one being one of them.
+
+    One that was made from other inputs is an error, and so are shards of another split of as many `documents` than
+    that into `of`: what is there is somebody's work.
+    """
+    _check_split(folder, of, documents)
+    paths = {number: shard_path(folder, number) for number in provenances}
+    present = [number for number, path in paths.items() if path.is_file()]
+    whole = [number for number in present if is_whole(paths[number])]
+    for number in present:
+        if number not in whole:
+            logger.warning("%s is damaged and is computed again", paths[number])
+    others = {number: _other(paths[number], provenances[number]) for number in whole}
+    other = next((number for number in whole if others[number]), None)
+    if other is not None:
+        remedy = "give the study another `name` or `results`, or set back what was changed; what is there is kept"
+        if not all(others.values()):
+            remedy = "it is not one of this capture: move it out of the folder, and it is computed again"
+        raise RopewalkError(f"{paths[other]} was made from {others[other]} than the study names now: {remedy}")
+    return [number for number in provenances if number not in whole]
+
+
+def _other(path: Path, provenance: Provenance) -> str:
+    """What of a shard's inputs is not as expected, or nothing."""
+    marks = _read_marks(open_shard(path))
     expected = asdict(provenance)
     # Settings first: other heads of a dataset of vectors are other files too.
     for part, what in (
@@ -99,14 +113,11 @@ def is_done(path: Path, provenance: Provenance) -> bool:
         ("tokens", "other documents"),
     ):
         if marks.get(part) != expected[part]:
-            raise RopewalkError(
-                f"{path} was made from {what} than the study names now: remove {path.parent}, or set another "
-                "`results` in the study"
-            )
-    return True
+            return what
+    return ""
 
 
-def check_split(folder: Path, shards: int, documents: int) -> None:
+def _check_split(folder: Path, shards: int, documents: int) -> None:
     """Stop when the same number of documents was cut into another number of shards, of which some are there."""
     known = known_manifest(folder)
     if known is None or known.get("documents") != documents or known.get("shards") == shards:
@@ -114,171 +125,56 @@ def check_split(folder: Path, shards: int, documents: int) -> None:
     if any(folder.glob(SHARDS)):
         raise RopewalkError(
             f"{folder} was captured in {count(known['shards'], 'shard')} and the study says {shards} now: set "
-            f"`shards: {known['shards']}` again, remove {folder}, or set another `results` in the study"
+            f"`shards: {known['shards']}` again, or give the study another `name` or `results`"
         )
 
 
 def shard_versions(folder: Path) -> dict[int, Versions]:
-    """By number, of the shards that are there: the versions of what they were made with; none where they do not say."""
-    paths = {int(path.stem.removeprefix("shard-")): path for path in sorted(folder.glob(SHARDS))}
-    return {number: dict(_read_marks(_open_shard(path)).get("versions", {})) for number, path in paths.items()}
+    """By number, of the shards that are there and whole: the versions of what they were made with, if they say."""
+    paths = {int(path.stem.removeprefix("shard-")): path for path in sorted(folder.glob(SHARDS)) if is_whole(path)}
+    return {number: dict(_read_marks(open_shard(path)).get("versions", {})) for number, path in paths.items()}
 
 
-class StoredCapture:
-    """A checkpoint's finished capture on disk: its manifest now, its sums when they are asked for.
-
-    `dtype` and `proof` are None where the manifest was written before captures proved themselves.
-    """
-
-    def __init__(self, folder: Path, label: str) -> None:
-        self.folder, self.label = folder, label
-        manifest = read_manifest(folder)
-        try:
-            self.layout = Layout.from_dict(manifest["layout"])
-            self.heads = [Head(*head) for head in manifest["heads"]]
-            self.scope = Scope(**manifest["scope"])
-            self.statistics = {name: one["options"] for name, one in manifest["statistics"].items()}
-            self.dtype: str | None = manifest.get("dtype")
-            self.proof: Mapping[str, Any] | None = manifest.get("proof")
-            self.provenances = [
-                Provenance(manifest["model"], tokens, manifest["settings"]) for tokens in manifest["tokens_of_shards"]
-            ]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise RopewalkError(
-                f"{folder / MANIFEST} is damaged: delete it and run `ropewalk capture` again"
-            ) from error
-
-    @property
-    def provenance(self) -> str:
-        """A fingerprint of all shards together."""
-        return _joined(self.provenances)
-
-    @property
-    def versions(self) -> dict[int, Versions]:
-        """Versions of what each shard was made with."""
-        return {number: made for number, made in shard_versions(self.folder).items() if number < len(self.provenances)}
-
-    def shard(self, number: int) -> ShardSums:
-        """All sums of one shard."""
-        layers = [heads.layer.layer for heads in layers_of(self.layout, self.heads)]
-        return {(name, layer): self._read(number, name, layer) for name in self.statistics for layer in layers}
-
-    def parts(self, statistic: str, heads: LayerHeads) -> list[Sums]:
-        """Sums of one statistic and layer, per shard."""
-        for number in range(len(self._files)):
-            self._check_heads(number, heads)
-        return [self._read(number, statistic, heads.layer.layer) for number in range(len(self._files))]
-
-    @cached_property
-    def _files(self) -> list[Any]:
-        paths = [shard_path(self.folder, number) for number in range(len(self.provenances))]
-        present = sum(path.is_file() for path in paths)
-        if present < len(paths):
-            raise RopewalkError(
-                f"{self.label!r} has {present} of its {len(paths)} shards: run `ropewalk capture` again to compute "
-                "the others"
-            )
-        files = [_open_shard(path) for path in paths]
-        for path, file, expected in zip(paths, files, self.provenances, strict=True):
-            marks = _read_marks(file)
-            if any(marks.get(name) != value for name, value in asdict(expected).items()):
-                raise RopewalkError(
-                    f"{path} was made from another model, documents or settings than the rest: remove {self.folder} "
-                    "and capture again"
-                )
-        return files
-
-    @cached_property
-    def _names(self) -> list[list[str]]:
-        return [list(file.keys()) for file in self._files]
-
-    def _check_heads(self, number: int, heads: LayerHeads) -> None:
-        prefix = _prefix("heads", heads.layer.layer)
-        for kind, expected in (("q", heads.heads), ("k", heads.key_heads)):
-            name = f"{prefix}{kind}"
-            if name not in self._names[number] or tuple(self._files[number].get_tensor(name)) != expected:
-                raise RopewalkError(
-                    f"{shard_path(self.folder, number)} holds other heads of layer {heads.layer.layer} than its "
-                    "manifest names: remove it and capture again"
-                )
-
-    def _read(self, number: int, statistic: str, layer: int) -> Sums:
-        prefix = _prefix(statistic, layer)
-        return {
-            name.removeprefix(prefix): self._files[number].get_tensor(name)
-            for name in self._names[number]
-            if name.startswith(prefix)
-        }
-
-
-@dataclass(frozen=True)
-class MemoryCapture:
-    """A checkpoint's capture that was never written: the sums of each group of documents, by (statistic, layer)."""
-
-    layout: Layout
-    heads: list[Head]
-    scope: Scope
-    statistics: Mapping[str, Mapping[str, Any]]
-    provenances: Sequence[Provenance]
-    shards: Sequence[ShardSums]
-    made_with: Versions = field(default_factory=installed)
-    dtype: str | None = None
-    proof: Mapping[str, Any] | None = None
-
-    @property
-    def versions(self) -> dict[int, Versions]:
-        """Versions of what each group was made with."""
-        return dict.fromkeys(range(len(self.provenances)), self.made_with)
-
-    @property
-    def provenance(self) -> str:
-        """A fingerprint of all groups together."""
-        return _joined(self.provenances)
-
-    def shard(self, number: int) -> ShardSums:
-        """All sums of one group of documents."""
-        return self.shards[number]
-
-    def parts(self, statistic: str, heads: LayerHeads) -> list[Sums]:
-        """Sums of one statistic and layer, per group of documents."""
-        return [shard[statistic, heads.layer.layer] for shard in self.shards]
-
-
-def write_capture(folder: Path, captured: "StoredCapture | MemoryCapture", checkpoint: str) -> None:
-    """Write a capture as a run of the study would have: its manifest and its shards."""
-    manifest = {
-        "checkpoint": checkpoint,
-        **manifest_facts(captured.scope, captured.provenances, build(captured.statistics)),
-        **model_facts(captured.layout, captured.heads, captured.dtype, captured.proof),
-    }
-    write_manifest(folder, manifest)
-    heads, versions = layers_of(captured.layout, captured.heads), captured.versions
-    for number, provenance in enumerate(captured.provenances):
-        write_shard(shard_path(folder, number), captured.shard(number), heads, provenance, versions[number])
-
-
-def _joined(provenances: Sequence[Provenance]) -> str:
-    return "".join(f"{one.model} {one.tokens} {one.settings}\n" for one in provenances)
-
-
-def _prefix(statistic: str, layer: int) -> str:
+def prefix_of(statistic: str, layer: int) -> str:
+    """How the names of a statistic's arrays of one layer begin in a shard."""
     return f"{statistic}/l{layer:02d}/"
 
 
-def _open_shard(path: Path) -> Any:
-    """Open a shard for reading by name; nothing is loaded yet."""
+def is_whole(path: Path) -> bool:
+    """Whether a shard holds what was written; one that cannot be read at all is an error."""
     try:
-        file = safe_open(path, framework="numpy")
-    except FileNotFoundError:
-        raise RopewalkError(f"{path} is missing: run `ropewalk capture` again to compute it") from None
-    except (SafetensorError, OSError) as error:
-        raise RopewalkError(
-            f"{path} is damaged ({error}): delete it and run `ropewalk capture` again to recompute it"
-        ) from error
+        return is_intact(path)
+    except OSError as error:
+        raise RopewalkError(f"{path} cannot be read ({error.strerror}): check who may read it, and the disk") from error
+
+
+def open_shards(paths: Sequence[Path]) -> list[Any]:
+    """Open shards for reading by name, each checked to be what was written; their arrays are loaded when asked for."""
+    # Hashing releases the interpreter.
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(open_shard, paths))
+
+
+def open_shard(path: Path) -> Any:
+    """Open one shard; one that is missing, damaged or of another format is an error."""
+    if not path.is_file():
+        raise RopewalkError(f"{path} is missing: run `ropewalk capture STUDY` again, which computes it")
+    try:
+        file = safe_open(path, framework="numpy") if is_whole(path) else None
+    except (SafetensorError, OSError):
+        file = None
+    if file is None:
+        raise RopewalkError(f"{path} is damaged: run `ropewalk capture STUDY` again, which computes it anew")
     number = _read_marks(file).get("format")
     if number != FORMAT:
         raise outdated(path, number)
     return file
+
+
+def provenance_of(file: Any) -> Provenance:
+    """What an open shard was made from, as it says."""
+    marks = _read_marks(file)
+    return Provenance(*(str(marks.get(name)) for name in ("model", "tokens", "settings")))
 
 
 def _read_marks(file: Any) -> dict[str, Any]:

@@ -1,39 +1,34 @@
 """Existing datasets of vectors in the layout `l{LL}h{HH}{q|k}/data.parquet`: finding heads, and streaming them."""
 
-import json
+import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ropewalk.capture.manifest import MANIFEST
 from ropewalk.capture.settings import choose_heads
-from ropewalk.capture.shards import StoredCapture
+from ropewalk.capture.stored import StoredCapture
+from ropewalk.capture.vector_files import batches, check_file
+from ropewalk.capture.vector_layouts import MOST_HEADS, MOST_LAYERS, read_layout_file
 from ropewalk.errors import RopewalkError
 from ropewalk.fingerprint import file_fingerprint, fingerprint, local_origin
 from ropewalk.models.hub import dataset_folder, dataset_names
 from ropewalk.models.layout import LAYOUT_FILE, AttentionLayer, Head, Layout
 from ropewalk.models.source import OF_VECTORS
-from ropewalk.statistics.sample import MADE_FROM
+from ropewalk.reading import is_folder, named
+from ropewalk.seals import LEDGER, Ledger
+from ropewalk.statistics.sample import kept_from
 from ropewalk.study import Capture, Checkpoint
+from ropewalk.text import cut
 
 HeadKey = tuple[int, int, str]
 """(layer, number of the query or key head, kind)."""
 
-FOLDER = re.compile(r"l(\d+)h(\d+)([qk])/data\.parquet")
+FOLDER = re.compile(r"l([0-9]+)h([0-9]+)([qk])/data\.parquet")
 UNKNOWN = "vectors"
 """Model type of a dataset that does not tell its model's layout."""
-
-REQUIRED = ("position", "example_id", "vector")
-ROWS = 4096
-BUFFER = 1 << 20
-"""Rows and bytes read at once: what bounds the memory, whatever the size of a file."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +55,12 @@ def open_dataset(checkpoint: Checkpoint, capture: Capture) -> Dataset:
     its keys.
     """
     source = str(checkpoint.source)
-    location = _Folder(Path(source)) if Path(source).is_dir() else _Hub(source, checkpoint.revision)
+    if not is_folder(source) and Path(source).is_absolute():
+        raise RopewalkError(f"source of {checkpoint.label!r} is {named(source)}, which is no folder: name the folder")
+    location = _Folder(Path(source)) if is_folder(source) else _Hub(source, checkpoint.revision)
     if isinstance(location, _Folder):
         _check_current(location.folder)
-    names = {
-        (int(match[1]), int(match[2]), match[3]): name for name in location.names() if (match := FOLDER.fullmatch(name))
-    }
+    names = _by_head(source, location.names())
     if not any(kind == "q" for _, _, kind in names) or not any(kind == "k" for _, _, kind in names):
         raise RopewalkError(
             f"{source} holds no vectors: it needs folders such as l00h00q and l00h00k, each with a data.parquet"
@@ -79,6 +74,8 @@ def open_dataset(checkpoint: Checkpoint, capture: Capture) -> Dataset:
     whole = len(choose_heads(layout, capture.model_copy(update={"heads": "all"})))
     wanted = _wanted(source, layout, heads, names)
     files = location.fetch(wanted)
+    for path in files.values():
+        check_file(path)
     return Dataset(
         layout=_described(layout, files),
         heads=heads,
@@ -88,16 +85,40 @@ def open_dataset(checkpoint: Checkpoint, capture: Capture) -> Dataset:
     )
 
 
+def _by_head(source: str, names: list[str]) -> dict[HeadKey, str]:
+    """The names of files by the heads they are of; one head has one file, and numbers are those of a model."""
+    found: dict[HeadKey, str] = {}
+    for name in names:
+        if not (match := FOLDER.fullmatch(name)):
+            continue
+        # Longer numbers are beyond the limits whatever they say.
+        layer, head = (int(number[-12:]) if len(number) < 13 else MOST_HEADS for number in match.groups()[:2])
+        if layer >= MOST_LAYERS or head >= MOST_HEADS:
+            raise RopewalkError(
+                f"{source} has a folder {cut(name.split('/')[0], 60)}, beyond the {MOST_LAYERS:,} layers and "
+                f"{MOST_HEADS:,} heads that a model may have: rename or remove it"
+            )
+        key = (layer, head, match[3])
+        if key in found:
+            raise RopewalkError(f"{source} has both {found[key]} and {name}, of the same head: remove one of the two")
+        found[key] = name
+    return found
+
+
 def _check_current(folder: Path) -> None:
-    """Stop at vectors that a capture kept and that are not of the shards beside them any more."""
-    mark = folder / MADE_FROM
-    if not mark.is_file() or not (folder.parent / MANIFEST).is_file():
+    """Stop at vectors that a capture kept and that are damaged, or not of the shards beside them any more."""
+    remedy = "run `ropewalk capture` on its study, with `sample` among its statistics, to write it anew"
+    ledger = Ledger.read(folder)
+    if ledger is None:
+        if (folder / LEDGER).exists():
+            raise RopewalkError(f"{folder / LEDGER}, by which the vectors are known to be whole, is damaged: {remedy}")
         return
-    if mark.read_text(encoding="utf-8") != StoredCapture(folder.parent, folder.parent.name).provenance:
-        raise RopewalkError(
-            f"{folder} was kept by an earlier capture than the one in {folder.parent}: run `ropewalk capture` on its "
-            "study, with `sample` among its statistics, to write it anew"
-        )
+    for name, state in ledger.differs(folder):
+        raise RopewalkError(f"{folder / name} is {state}: {remedy}")
+    if not (folder.parent / MANIFEST).is_file():
+        return
+    if ledger.made_from != kept_from(StoredCapture(folder.parent, folder.parent.name).provenance):
+        raise RopewalkError(f"{folder} was kept by an earlier capture than the one in {folder.parent}: {remedy}")
 
 
 def _layout(location: "_Folder | _Hub", checkpoint: Checkpoint, names: dict[HeadKey, str]) -> Layout:
@@ -109,13 +130,7 @@ def _layout(location: "_Folder | _Hub", checkpoint: Checkpoint, names: dict[Head
                 f"{source} has a {LAYOUT_FILE}, which tells what its model is: remove it, or `{stated[0]}` from the "
                 "study"
             )
-        path = location.fetch({(0, 0, ""): LAYOUT_FILE})[0, 0, ""]
-        try:
-            return Layout.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, KeyError, TypeError) as error:
-            raise RopewalkError(
-                f"{path} is damaged: write it again, or remove it and set `key_heads` in the study"
-            ) from error
+        return read_layout_file(location.fetch({(0, 0, ""): LAYOUT_FILE})[0, 0, ""])
     queries = 1 + max(head for _, head, kind in names if kind == "q")
     keys = key_heads or 1 + max(head for _, head, kind in names if kind == "k")
     if key_heads:
@@ -209,8 +224,10 @@ class _Folder:
     folder: Path
 
     def names(self) -> list[str]:
-        found = [path.relative_to(self.folder).as_posix() for path in sorted(self.folder.glob("l*h*/data.parquet"))]
-        return found + [LAYOUT_FILE] * (self.folder / LAYOUT_FILE).is_file()
+        # A link that leads nowhere is there, and is no vectors: it is named when it is opened.
+        heads = sorted(path.name for path in self.folder.iterdir() if os.path.lexists(path / "data.parquet"))
+        found = [f"{name}/data.parquet" for name in heads]
+        return found + [LAYOUT_FILE] * os.path.lexists(self.folder / LAYOUT_FILE)
 
     def fetch(self, names: dict[HeadKey, str]) -> dict[HeadKey, Path]:
         return {key: self.folder / name for key, name in names.items()}
@@ -236,57 +253,3 @@ class _Hub:
 
     def origin(self, _: dict[HeadKey, Path]) -> str:
         return f"{self._repo}@{self._commit}"
-
-
-def batches(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """Columns of a file as arrays, a few thousand rows at a time: vectors [rows, d] and positions as float64."""
-    try:
-        # A buffer makes the reader stream a column; without one it loads whole row groups, which may be the whole file.
-        file = pq.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False)
-        names = file.schema_arrow.names
-        for column in REQUIRED:
-            if column not in names:
-                raise RopewalkError(
-                    f"{path} has no column {column!r} (it has: {', '.join(names)}): capture this head again"
-                )
-        for batch in file.iter_batches(batch_size=ROWS, columns=[column for column in columns if column in names]):
-            if batch.num_rows:
-                yield {name: _read(path, name, batch.column(name)) for name in batch.schema.names}
-    except (pa.ArrowInvalid, OSError) as error:
-        raise RopewalkError(f"{path} is not a Parquet file that can be read: fetch it again") from error
-
-
-def _read(path: Path, name: str, column: Any) -> Any:
-    """One column of a batch as an array, or a sentence on what it holds instead of numbers."""
-    if name == "example_id" and column.null_count == 0:
-        return column.to_numpy(zero_copy_only=False)
-    if name == "sliding_window":
-        return column.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    if name == "vector":
-        lengths = pc.unique(pc.list_value_length(column)) if _is_list(column.type) else pa.array([])
-        if not _is_list(column.type) or not _is_number(column.type.value_type):
-            raise RopewalkError(
-                f"{path} holds {column.type} in the column 'vector', not lists of numbers: capture this head again"
-            )
-        if len(lengths) != 1 or not lengths[0].as_py():
-            raise RopewalkError(
-                f"{path} holds vectors of different lengths: every vector of a head must have head_dim numbers"
-            )
-        values = column.flatten().to_numpy(zero_copy_only=False).astype(np.float64).reshape(len(column), -1)
-    elif name == "position" and _is_number(column.type):
-        values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    else:
-        raise RopewalkError(
-            f"{path} holds {column.type} or missing values in the column {name!r}: capture this head again"
-        )
-    if not np.isfinite(values).all():
-        raise RopewalkError(f"{path} holds NaN or infinite numbers in the column {name!r}: capture this head again")
-    return values
-
-
-def _is_list(kind: Any) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _is_number(kind: Any) -> bool:
-    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))

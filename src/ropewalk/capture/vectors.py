@@ -12,18 +12,18 @@ from ropewalk.capture.settings import described, scope_of
 from ropewalk.capture.shards import (
     Provenance,
     capture_folder,
-    check_split,
-    is_done,
+    missing_shards,
     shard_path,
     split_documents,
     write_shard,
 )
-from ropewalk.capture.sources import Dataset, batches, open_dataset
+from ropewalk.capture.sources import Dataset, open_dataset
+from ropewalk.capture.vector_files import batches
 from ropewalk.errors import RopewalkError
 from ropewalk.fingerprint import fingerprint
 from ropewalk.geometry.moments import Moments, no_moments, stack
 from ropewalk.progress import logger
-from ropewalk.statistics.base import Scope, Sums, layers_of
+from ropewalk.statistics.base import KINDS, Scope, Sums, layers_of
 from ropewalk.statistics.moments import MomentSums, cuts, moment_sums
 from ropewalk.statistics.stream import shuffle
 from ropewalk.study import Checkpoint, Study
@@ -49,12 +49,7 @@ class SourceJob:
 
     def missing(self) -> list[int]:
         """Numbers of the shards still to be computed."""
-        check_split(self.folder, len(self.shards), len(self.documents))
-        return [
-            number
-            for number, provenance in enumerate(self.provenances)
-            if not is_done(shard_path(self.folder, number), provenance)
-        ]
+        return missing_shards(self.folder, dict(enumerate(self.provenances)), len(self.shards), len(self.documents))
 
     @property
     def lacks_heads(self) -> bool:
@@ -82,7 +77,7 @@ def _job(study: Study, checkpoint: Checkpoint) -> SourceJob:
             f"pre_rope does not go with `source` of {checkpoint.label!r}: its vectors are what they are"
         )
     dataset = open_dataset(checkpoint, capture)
-    documents = _documents(dataset)
+    documents = _documents(dataset, checkpoint.context)
     groups = split_documents(len(documents), capture.shards)
     # The context decides nothing but which positions are refused: shards of a longer one may hold such.
     settings = [capture.skip_first, capture.seed, checkpoint.context, dataset.heads, described([MomentSums()])]
@@ -111,8 +106,8 @@ def run_source(job: SourceJob) -> None:
         **manifest_facts(scope, job.provenances, [MomentSums()]),
         **model_facts(dataset.layout, dataset.heads, None, NO_MODEL),
     }
-    write_manifest(job.folder, manifest)
     if not missing:
+        write_manifest(job.folder, manifest)
         logger.info("%s: %d shards were there already", job.checkpoint.label, len(job.shards))
         return
     owners = {
@@ -127,9 +122,9 @@ def run_source(job: SourceJob) -> None:
         q, k = (
             [
                 _grouped(dataset.files[layer, number, kind], owners, len(shards), heads.layer.head_dim, scope)
-                for number in numbers
+                for number in heads.numbers(kind)
             ]
-            for kind, numbers in (("q", heads.heads), ("k", heads.key_heads))
+            for kind in KINDS
         )
         for group, shard in enumerate(shards):
             own = {kind: [parts[group] for parts in files] for kind, files in (("q", q), ("k", k))}
@@ -140,6 +135,8 @@ def run_source(job: SourceJob) -> None:
             }
             shuffled = {kind: np.stack([one.shuffled for one in sums]) for kind, sums in own.items()}
             shard[MomentSums.name, layer] = moment_sums(whole, shuffled, leading)
+    # Not before all files were read: what is wrong in one shows only then.
+    write_manifest(job.folder, manifest)
     for number in missing:
         write_shard(shard_path(job.folder, number), shards[number], chosen, job.provenances[number])
     logger.info(
@@ -151,13 +148,32 @@ def run_source(job: SourceJob) -> None:
     )
 
 
-def _documents(dataset: Dataset) -> list[Any]:
+def _documents(dataset: Dataset, context: int) -> list[Any]:
     """Sorted ids of the documents: a sample of vectors may leave some of them out of some files."""
     found: set[Any] = set()
+    kinds: dict[type, Path] = {}
     for path in dataset.files.values():
-        for batch in batches(path, ("example_id",)):
+        for batch in batches(path, ("position", "example_id")):
+            _check_positions(path, batch["position"], context)
             found |= set(np.unique(batch["example_id"]).tolist())
+            kinds.setdefault(str if batch["example_id"].dtype == object else int, path)
+    if len(kinds) > 1:
+        raise RopewalkError(
+            f"{kinds[str]} has text in the column 'example_id' and {kinds[int]} numbers: give documents the same ids "
+            "in all files"
+        )
+    if not found:
+        raise RopewalkError(f"{next(iter(dataset.files.values()))} holds no vectors: capture this head again")
     return sorted(found)
+
+
+def _check_positions(path: Path, position: Any, context: int) -> None:
+    if position.min() < 0 or position.max() >= context:
+        beyond = int(position.min() if position.min() < 0 else position.max())
+        raise RopewalkError(
+            f"{path} holds position {beyond}, which is outside the context {context}: "
+            "set `context` to the length of its documents"
+        )
 
 
 class _GroupSums:
@@ -181,7 +197,7 @@ class _GroupSums:
 
 def _grouped(path: Path, owners: dict[Any, int], groups: int, head_dim: int, scope: Scope) -> list[_GroupSums]:
     """Sums of one head per group of documents, read a few thousand rows at a time."""
-    totals = [_GroupSums(head_dim, scope) for _ in range(groups)]
+    totals: list[_GroupSums] = []
     order = {document: number for number, document in enumerate(sorted(owners))}
     shuffled, start = _shuffled(path, order, scope), 0
     for batch in batches(path, ("position", "example_id", "vector")):
@@ -192,12 +208,9 @@ def _grouped(path: Path, owners: dict[Any, int], groups: int, head_dim: int, sco
                 f"{path} holds vectors of {vector.shape[1]} numbers where the others of its layer have {head_dim}: "
                 "capture it again"
             )
-        if position.min() < 0 or position.max() >= scope.context:
-            beyond = int(position.min() if position.min() < 0 else position.max())
-            raise RopewalkError(
-                f"{path} holds position {beyond}, which is outside the context {scope.context}: "
-                "set `context` to the length of its documents"
-            )
+        # Made when the length of vectors is known to be true: it decides how much memory they take.
+        totals = totals or [_GroupSums(head_dim, scope) for _ in range(groups)]
+        _check_positions(path, position, scope.context)
         documents, which = np.unique(batch["example_id"], return_inverse=True)
         owner = np.array([owners[document] for document in documents.tolist()])[which]
         for group in np.unique(owner):
@@ -220,7 +233,11 @@ def _shuffled(path: Path, order: dict[Any, int], scope: Scope) -> Any:
     positions = np.concatenate([batch["position"] for batch in columns])
     documents, which = np.unique(np.concatenate([batch["example_id"] for batch in columns]), return_inverse=True)
     labels = positions.copy()
+    counting = np.flatnonzero(positions >= scope.skip_first)
+    # By document, and within one in the order of the file.
+    counting = counting[np.argsort(which[counting], kind="stable")]
+    borders = np.searchsorted(which[counting], np.arange(len(documents) + 1))
     for number, document in enumerate(documents.tolist()):
-        rows = np.flatnonzero((which == number) & (positions >= scope.skip_first))
+        rows = counting[borders[number] : borders[number + 1]]
         labels[rows] = positions[rows][shuffle(scope.seed, order[document], len(rows))]
     return labels

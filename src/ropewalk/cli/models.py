@@ -43,11 +43,12 @@ def inspect(model: str, **choices: Any) -> None:
     dimensions (measured by shifting positions), sliding window.
     """
     from ropewalk.models.probe import read_layout
-    from ropewalk.text import table
+    from ropewalk.text import printable, table
 
     layout = read_layout(_load(model, choices))
     note = ", absolute position embeddings" if layout.absolute_positions else ""
-    click.echo(f"{model}: {layout.model_type}, {len(layout.layers)} attention layers of {layout.depth}{note}")
+    head = f"{model}: {layout.model_type}, {len(layout.layers)} attention layers of {layout.depth}{note}"
+    click.echo(printable(head))
     rows = [
         (
             str(layer.layer),
@@ -66,19 +67,41 @@ def inspect(model: str, **choices: Any) -> None:
 
 
 @cli.command(example="ropewalk doctor HuggingFaceTB/SmolLM2-135M")
+@click.option(
+    "--statistics",
+    type=click.Path(path_type=Path),
+    help="Is this file of statistics true of the model? Ours (safetensors, npz), or a folder of KVPress.",
+)
+@click.option(
+    "--text",
+    "texts",
+    multiple=True,
+    metavar="GLOB",
+    help="With --statistics: texts to hold it against; may be given again.",
+)
 @model_argument
-def doctor(model: str, **choices: Any) -> None:
+def doctor(model: str, statistics: Path | None, texts: Sequence[str], **choices: Any) -> None:
     """Prove that the tap sees what a MODEL uses.
 
     MODEL is a hub name or a folder. Logits are compared with and without the tap and attention is recomputed from the
     captured tensors, as every capture does before its first shard; then the captured keys are moved, layer by layer.
+    With --statistics, a file is held against a short fresh capture instead: it agrees within its error, or the likely
+    fault is named.
     """
-    from ropewalk.models.doctor import examine
+    from ropewalk.text import printable
 
-    findings = examine(_load(model, choices))
+    if texts and statistics is None:
+        raise RopewalkError("--text goes with --statistics: give the file that is to be held against these texts")
+    findings = _examined(model, choices) if statistics is None else _held_against(model, choices, statistics, texts)
     for finding in findings:
-        click.echo(f"{_MARKS[finding.passed]}  {finding.check}: {finding.detail}")
+        click.echo(printable(f"{_MARKS[finding.passed]}  {finding.check}: {finding.detail}"))
     outcomes = {finding.passed for finding in findings}
+    if statistics is not None:
+        if False in outcomes:
+            raise RopewalkError(f"{statistics} is not true of {model}: see what failed above")
+        if None in outcomes:
+            raise RopewalkError(f"{statistics} could not be told to be true of {model}: see what is open above")
+        return
     if False in outcomes:
         raise RopewalkError(f"{model} cannot be trusted under the tap: see the checks that failed above")
     if None in outcomes:
@@ -110,6 +133,9 @@ def checkpoints(
     from ropewalk import series
     from ropewalk.files import write_text
 
+    # What stands there may be a study that was written so and edited since.
+    if output is not None and output.exists():
+        raise RopewalkError(f"{output} is there already: give another file to write the study to, or move it away")
     listed = series.thin(series.list_series(repo), every=every, log_spaced=log_spaced, phases=list(phases))
     if no_audit and output is None:
         click.echo(series.describe(listed, []))
@@ -128,14 +154,31 @@ def checkpoints(
     "--output", type=FolderPath, default=Path("miniature"), show_default=True, help="Folder for checkpoints and state."
 )
 @click.option("--device", default="auto", show_default=True, help="`auto` (a GPU where there is one), `cpu`, `cuda`.")
-def train(recipe: Path | None, output: Path, device: str) -> None:
+@click.option("--adopt", is_flag=True, help="Take over the training of this recipe from before it was moved.")
+def train(recipe: Path | None, output: Path, device: str, adopt: bool) -> None:
     """Train the miniature SmolLM3 from scratch.
 
     By a RECIPE, the one of the built-in study by default. An interrupted training goes on where it was.
     """
     from ropewalk.train import train as run_training
 
-    run_training(recipe, output, device=device)
+    run_training(recipe, output, device=device, adopt=adopt)
+
+
+def _examined(model: str, choices: dict[str, Any]) -> Any:
+    from ropewalk.models.doctor import examine
+
+    return examine(_load(model, choices))
+
+
+def _held_against(model: str, choices: dict[str, Any], statistics: Path, texts: Sequence[str]) -> Any:
+    from ropewalk.models.loading import load_tokenizer
+    from ropewalk.models.source import ModelSource, locate
+    from ropewalk.scrutiny import examine_statistics
+
+    loaded = _load(model, choices)
+    tokenizer = load_tokenizer(ModelSource(repo=locate(model), label=model, **choices))
+    return examine_statistics(loaded, statistics, tokenizer, texts)
 
 
 def _load(model: str, choices: dict[str, Any]) -> Any:

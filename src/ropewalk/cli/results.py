@@ -34,23 +34,46 @@ def figures(results: Path, axis: str | None) -> None:
     RESULTS is the folder of a run, or a qk.csv alone. Writes a folder per figure (PNG, PDF, README) into `figures`
     there; with --axis into a folder beside it, such as `figures_drift`.
     """
-    from ropewalk.results import load
+    from ropewalk.pipeline import up_to_date
 
     folder = _folder(results) / (f"figures_{axis}" if axis else "figures")
-    load(results).write_figures(folder, axis, done=click.echo)
+    up_to_date(results).write_figures(folder, axis, done=click.echo)
 
 
-@cli.command(example="ropewalk report results/miniature")
+@cli.command(example="ropewalk head results/miniature --checkpoint LC2-120 --layer 3 --head 1")
 @click.argument("results", type=ResultsPath)
-def report(results: Path) -> None:
+@click.option("--checkpoint", metavar="LABEL", help="Name or label of the checkpoint; the last by default.")
+@click.option("--layer", type=int, required=True, help="Layer of the head.")
+@click.option("--head", "number", type=int, required=True, help="Query head within the layer.")
+def head(results: Path, checkpoint: str | None, layer: int, number: int) -> None:
+    """Draw one head on one page.
+
+    Its vectors in two planes, plasticity, kernel and measured score, attention by distance, its way through training.
+    Writes a folder (PNG, PDF, README) into `heads` in the RESULTS folder; what was not captured is left out.
+    """
+    from ropewalk.figures.head_collage import COLLAGES
+    from ropewalk.pipeline import up_to_date
+
+    loaded = up_to_date(results)
+    click.echo(repr(loaded.head(layer, number, checkpoint)).strip("<>"))
+    click.echo(loaded.write_collage(_folder(results) / COLLAGES, layer, number, checkpoint))
+
+
+@cli.command(example="ropewalk report results/miniature --open")
+@click.argument("results", type=ResultsPath)
+@click.option("--open", "opened", is_flag=True, help="Open the page in the browser.")
+def report(results: Path, opened: bool) -> None:
     """Write report.html, one file for everything.
 
-    RESULTS is the folder of a run, or a qk.csv alone. The page opens from disk, without a network: figures, captions,
-    tables and how the results were made.
+    RESULTS is the folder of a run, or a qk.csv alone. The page opens from disk, without a network: an explorer of all
+    heads, figures, captions, tables and how the results were made.
     """
-    from ropewalk.results import load
+    from ropewalk.pipeline import up_to_date
 
-    click.echo(load(results).report(_folder(results)))
+    page = up_to_date(results).report(_folder(results))
+    click.echo(page)
+    if opened:
+        _open(page)
 
 
 @cli.command(example="ropewalk compare results/smollm3_training_progress --published smollm3")
@@ -63,11 +86,52 @@ def compare(results: Path, published: str) -> None:
     standard error, and whether they agree.
     """
     from ropewalk.compare import format_table, write_compare
-    from ropewalk.results import load
+    from ropewalk.pipeline import up_to_date
 
-    rows = load(results).compare(published)
+    rows = up_to_date(results).compare(published)
     click.echo(format_table(rows))
     click.echo(write_compare(_folder(results), rows, published))
+
+
+@cli.command(example="ropewalk verify results/miniature --repair")
+@click.argument("results", type=FolderPath)
+@click.option("--repair", is_flag=True, help="Make again what is damaged, missing or out of date.")
+def verify(results: Path, repair: bool) -> None:
+    """Check that RESULTS are what was written.
+
+    Every file against its digest (tokens, shards, tables, figures, report), and every step against what it was made
+    from. With --repair, shards and tokens are computed again from the model and the corpus, the rest from the shards.
+    """
+    from ropewalk.errors import RopewalkError
+    from ropewalk.text import count
+    from ropewalk.verify import repair as make_again
+    from ropewalk.verify import verify as check
+
+    checks = check(results)
+    wrong = [one for one in checks if one.state is not None]
+    for one in wrong:
+        click.echo(f"{one.state}: {one.path}")
+    if wrong and repair:
+        make_again(results, checks)
+        checks = check(results)
+        left = [one for one in checks if one.state is not None]
+        click.echo(f"made again: {count(len(wrong) - len(left), 'file')}")
+        wrong = left
+    if wrong:
+        raise RopewalkError(
+            f"{count(len(wrong), 'file')} of {len(checks)} in {results} {'is' if len(wrong) == 1 else 'are'} not as "
+            f"written: `ropewalk verify {results} --repair` makes {'it' if len(wrong) == 1 else 'them'} again"
+        )
+    click.echo(f"{results}: {count(len(checks), 'file')}, all as they were written")
+
+
+def _open(page: Path) -> None:
+    import webbrowser
+
+    from ropewalk.errors import RopewalkError
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        raise RopewalkError(f"no browser could be started: open {page} yourself, or without --open")
 
 
 def _folder(results: Path) -> Path:

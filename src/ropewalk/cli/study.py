@@ -1,12 +1,22 @@
 """Commands that run a study, or a part of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ropewalk.cli.base import FilePath, FolderPath, cli
+
+
+def results_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that say which folder its results go to."""
+    for option in (
+        click.option("--adopt", is_flag=True, help="Take over the results of this study from before it was moved."),
+        click.option("--results", type=FolderPath, help="Results folder, in place of the one that the study names."),
+    ):
+        command = option(command)
+    return command
 
 
 @cli.command(example="ropewalk demo")
@@ -16,8 +26,7 @@ def demo(results: Path | None) -> None:
     from ropewalk.demo import demo_study
     from ropewalk.pipeline import run_study
 
-    study = demo_study()
-    study = study.model_copy(update={"results": str(results)}) if results else study
+    study = demo_study(results)
     run_study(study)
     _print_results(study.folder)
 
@@ -25,20 +34,21 @@ def demo(results: Path | None) -> None:
 @cli.command(example="ropewalk run configs/smollm3_training_progress.yaml --dry-run")
 @click.argument("study", type=FilePath)
 @click.option("--dry-run", is_flag=True, help="Print the plan (tokens, shards, memory, disk) and stop.")
-def run(study: Path, dry_run: bool) -> None:
+@results_options
+def run(study: Path, dry_run: bool, results: Path | None, adopt: bool) -> None:
     """Run a whole STUDY, or what is left of it.
 
     Capture, tables, figures, report. A run that was stopped goes on where it was.
     """
-    from ropewalk.study import load_study
+    from ropewalk.studyfile import load_study
 
-    loaded = load_study(study)
+    loaded = load_study(study, results)
     if dry_run:
-        _print_plan(loaded)
+        _print_plan(loaded, adopt)
         return
     from ropewalk.pipeline import run_study
 
-    run_study(loaded)
+    run_study(loaded, adopt=adopt)
     _print_results(loaded.folder)
 
 
@@ -47,30 +57,29 @@ def run(study: Path, dry_run: bool) -> None:
 @click.option("--checkpoint", "only", multiple=True, metavar="LABEL", help="Only this checkpoint; may be given again.")
 @click.option("--shard", "shards", multiple=True, type=int, metavar="N", help="Only this shard; may be given again.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
-def capture(study: Path, only: Sequence[str], shards: Sequence[int], dry_run: bool) -> None:
+@results_options
+def capture(
+    study: Path, only: Sequence[str], shards: Sequence[int], dry_run: bool, results: Path | None, adopt: bool
+) -> None:
     """Compute the missing shards of a STUDY.
 
     Parts of a study can run on different machines.
     """
-    from ropewalk.study import load_study
+    from ropewalk.studyfile import load_study
 
-    loaded = load_study(study)
+    loaded = load_study(study, results)
     if dry_run:
-        _print_plan(loaded)
+        _print_plan(loaded, adopt)
         return
     from ropewalk.capture.run import capture_study
 
-    capture_study(loaded, only=only, shards=shards or None)
+    capture_study(loaded, only=only, shards=shards or None, adopt=adopt)
 
 
-def _print_plan(study: Any) -> None:
-    from ropewalk.capture.jobs import prepare_jobs
-    from ropewalk.capture.nulls import with_nulls
-    from ropewalk.capture.plan import describe
-    from ropewalk.capture.vectors import prepare_sources
+def _print_plan(study: Any, adopt: bool) -> None:
+    from ropewalk.capture.run import plan_study
 
-    study = with_nulls(study)
-    click.echo(describe(study, prepare_jobs(study), prepare_sources(study)))
+    click.echo(plan_study(study, adopt=adopt))
 
 
 def _print_results(folder: Path) -> None:

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from ropewalk.figures.caption import Caption
 from ropewalk.figures.claims import listed
 from ropewalk.figures.curves import from_zero
+from ropewalk.figures.phrases import PHRASES, SHARE
 from ropewalk.figures.production import steps
 from ropewalk.figures.selection import OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import BESIDE_ROW, HATCHED, NOPE, page, plain, shortened, style
-from ropewalk.figures.wording import PHRASES, SHARE, amount, capitalised, direction, overall, sign, titled, value
+from ropewalk.figures.wording import amount, capitalised, direction, overall, sign, titled, value
 from ropewalk.summary.measures import Among, Columns, Mean, everywhere, in_layer, in_layers
 from ropewalk.summary.tracks import Track
 from ropewalk.summary.view import View

@@ -30,35 +30,9 @@ def along_x(figure: Figure, axes: Sequence[Any], lineup: Lineup) -> None:
     """Put the checkpoints along the x axis of axes stacked on top of each other (the last one carries the labels)."""
     count = len(lineup)
     margin = max(0.1, (4 - count) / 2)
-    for ax in axes:
-        ax.set_xlim(-0.5 - margin, count - 0.5 + margin)
-        ax.set_xticks([])
-        for group in lineup.groups[1:]:
-            ax.axvline(
-                group.start - 0.5,
-                color=RULE,
-                linestyle=(0, (4, 3)),
-                linewidth=0.8,
-                zorder=1.5,
-                gid="group line",
-                in_layout=False,
-            )
-    bottom = axes[-1]
-    bottom.set_xlabel(lineup.noun)
-    labels = [plain(shortened(label)) for label in lineup.labels]
-    bottom.set_xticks(range(count), labels)
-    figure.draw_without_rendering()
-    spacing = bottom.bbox.width / (count + 2 * margin)
-    boxes = [extent(figure, label) for label in bottom.get_xticklabels()]
-    fits = all((a.width + b.width) / 2 + 4 < spacing for a, b in pairwise(boxes))
-    if not fits:
-        # Neighbouring slanted lines of text are `distance · sin(angle)` apart.
-        room = GAP * max(box.height for box in boxes) / math.sin(math.radians(ANGLE))
-        stride = max(1, math.ceil(1.05 * room / spacing))
-        bottom.set_xticks(range(0, count, stride), labels[::stride])
-        for label in bottom.get_xticklabels():
-            label.set(rotation=ANGLE, ha="right", va="top", rotation_mode="anchor")
-        bottom.tick_params(axis="x", pad=2)
+    for ax in axes[:-1]:
+        _marked(ax, lineup, margin)
+    spacing = labels_along_x(figure, axes[-1], lineup, margin)
     _names_above(figure, axes[0], lineup, spacing)
     # Long names take room from the panels, which the page gives back.
     figure.draw_without_rendering()
@@ -67,6 +41,44 @@ def along_x(figure: Figure, axes: Sequence[Any], lineup: Lineup) -> None:
     if any(missing):
         figure.set_figheight(figure.get_figheight() + max(missing) * len(axes))
         figure.draw_without_rendering()
+
+
+def labels_along_x(figure: Figure, ax: Any, lineup: Lineup, margin: float) -> float:
+    """Put the checkpoints along the x axis of one panel, with labels that never overlap; returns pixels between two."""
+    count = len(lineup)
+    _marked(ax, lineup, margin)
+    ax.set_xlabel(lineup.noun)
+    labels = [plain(shortened(label)) for label in lineup.labels]
+    ax.set_xticks(range(count), labels)
+    figure.draw_without_rendering()
+    spacing = float(ax.bbox.width / (count + 2 * margin))
+    boxes = [extent(figure, label) for label in ax.get_xticklabels()]
+    fits = all((a.width + b.width) / 2 + 4 < spacing for a, b in pairwise(boxes))
+    if not fits:
+        # Neighbouring slanted lines of text are `distance · sin(angle)` apart.
+        room = GAP * max(box.height for box in boxes) / math.sin(math.radians(ANGLE))
+        stride = max(1, math.ceil(1.05 * room / spacing))
+        ax.set_xticks(range(0, count, stride), labels[::stride])
+        for label in ax.get_xticklabels():
+            label.set(rotation=ANGLE, ha="right", va="top", rotation_mode="anchor")
+        ax.tick_params(axis="x", pad=2)
+    return spacing
+
+
+def _marked(ax: Any, lineup: Lineup, margin: float) -> None:
+    """Room for the checkpoints along x, and lines between their groups."""
+    ax.set_xlim(-0.5 - margin, len(lineup) - 0.5 + margin)
+    ax.set_xticks([])
+    for group in lineup.groups[1:]:
+        ax.axvline(
+            group.start - 0.5,
+            color=RULE,
+            linestyle=(0, (4, 3)),
+            linewidth=0.8,
+            zorder=1.5,
+            gid="group line",
+            in_layout=False,
+        )
 
 
 def title_above(figure: Figure, ax: Any, text: str) -> None:

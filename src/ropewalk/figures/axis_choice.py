@@ -9,16 +9,14 @@ from matplotlib.lines import Line2D
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
 from ropewalk.figures.curves import correlation_limits, curve
+from ropewalk.figures.phrases import CORRELATION, SHARE, Unit
 from ropewalk.figures.production import steps
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import AXIS_STYLES, TEXT, page, style
 from ropewalk.figures.wording import (
     AXIS_NAMES,
-    CORRELATION,
     MOSTLY,
-    SHARE,
     WHERE,
-    Unit,
     capitalised,
     checkpoints_shown,
     overall,

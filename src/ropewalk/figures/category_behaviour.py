@@ -9,6 +9,7 @@ from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
 from ropewalk.figures.claims import CHANCE_STEP, Contrast, contrast, correlations, heads_with
 from ropewalk.figures.curves import curve, from_zero, logarithmic
+from ropewalk.figures.phrases import CORRELATION, KEYS, SHARE, Unit
 from ropewalk.figures.production import classification_step, steps
 from ropewalk.figures.remarks import about_axis
 from ropewalk.figures.spec import FigureSpec
@@ -23,18 +24,7 @@ from ropewalk.figures.style import (
     page,
     style,
 )
-from ropewalk.figures.wording import (
-    CORRELATION,
-    KEYS,
-    SHARE,
-    Unit,
-    capitalised,
-    checkpoints_shown,
-    overall,
-    titled,
-    value,
-    where,
-)
+from ropewalk.figures.wording import capitalised, checkpoints_shown, overall, titled, value, where
 from ropewalk.geometry.taxonomy import CATEGORIES, DOMINATED
 from ropewalk.summary.measures import Among, Difference, Mean, everywhere, in_category, in_layers
 from ropewalk.summary.tracks import Track

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ropewalk.figures.wording import CORRELATION, Unit, amount, sign, value
+from ropewalk.figures.phrases import CORRELATION, Unit
+from ropewalk.figures.wording import amount, sign, value
 from ropewalk.summary.chance import correlation_by_chance, difference_by_chance
 from ropewalk.summary.measures import Among, Difference, Mean
 from ropewalk.summary.sample import Sample

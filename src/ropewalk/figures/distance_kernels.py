@@ -25,10 +25,11 @@ from ropewalk.figures.head_panels import (
     selection_step,
     title,
 )
+from ropewalk.figures.phrases import CORRELATION, NATS, Unit
 from ropewalk.figures.production import steps
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import SIGNAL, TEXT, style
-from ropewalk.figures.wording import CORRELATION, NATS, Unit, sign, takeaway_of, titled, value
+from ropewalk.figures.wording import sign, takeaway_of, titled, value
 from ropewalk.summary.measures import Mean
 from ropewalk.summary.tracks import Estimate
 from ropewalk.summary.view import View

@@ -6,11 +6,12 @@ from matplotlib.figure import Figure
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
 from ropewalk.figures.curves import UNTRAINED, curve, half_width, reference, spread
+from ropewalk.figures.phrases import SHARE
 from ropewalk.figures.production import steps
 from ropewalk.figures.remarks import against_nulls
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import SIGNAL, page, style
-from ropewalk.figures.wording import SHARE, checkpoints_shown, overall, story_of, takeaway_of, titled
+from ropewalk.figures.wording import checkpoints_shown, overall, story_of, takeaway_of, titled
 from ropewalk.summary.measures import deviation
 from ropewalk.summary.view import View
 

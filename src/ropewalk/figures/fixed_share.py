@@ -10,21 +10,12 @@ from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
 from ropewalk.figures.claims import CHANCE_STEP, correlations, heads_with, listed, related
 from ropewalk.figures.curves import correlation_limits, curve
+from ropewalk.figures.phrases import CORRELATION, SHARE
 from ropewalk.figures.production import steps
 from ropewalk.figures.remarks import about_axis
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import AXIS_STYLES, page, plain, shortened, style
-from ropewalk.figures.wording import (
-    AXIS_NAMES,
-    CORRELATION,
-    SHARE,
-    WHERE,
-    capitalised,
-    checkpoints_shown,
-    overall,
-    titled,
-    value,
-)
+from ropewalk.figures.wording import AXIS_NAMES, WHERE, capitalised, checkpoints_shown, overall, titled, value
 from ropewalk.summary.sample import Sample
 from ropewalk.summary.tracks import Track
 from ropewalk.summary.view import View

@@ -9,26 +9,33 @@ from ropewalk.errors import RopewalkError
 from ropewalk.figures import (
     attention_by_distance,
     axis_choice,
+    bias_decomposition,
     category_behaviour,
     category_flows,
     concordance,
     depth_heatmap_r_k,
     depth_heatmap_r_q,
     distance_kernels,
+    drift_wavelengths,
     explained_variance,
+    families,
     fixed_share,
     kernel_map,
     mean_paths,
     phase_portraits,
+    plasticity_map,
+    plasticity_profile,
+    plasticity_trajectory,
     position_signal,
+    rotation_metrics,
     sinks,
     spectrum,
     taxonomy_evolution,
 )
-from ropewalk.figures.caption import to_markdown
+from ropewalk.figures.files import FILES, write_figure
 from ropewalk.figures.spec import AXIS, FigureSpec
-from ropewalk.figures.style import pdf, png
-from ropewalk.files import write_bytes, write_text
+from ropewalk.ownership import is_marked
+from ropewalk.seals import Ledger
 from ropewalk.summary.view import View
 
 FIGURES: tuple[FigureSpec, ...] = (
@@ -49,6 +56,13 @@ FIGURES: tuple[FigureSpec, ...] = (
     spectrum.FIGURE,
     mean_paths.FIGURE,
     sinks.FIGURE,
+    rotation_metrics.FIGURE,
+    bias_decomposition.FIGURE,
+    drift_wavelengths.FIGURE,
+    plasticity_trajectory.FIGURE,
+    plasticity_profile.FIGURE,
+    plasticity_map.FIGURE,
+    families.FIGURE,
 )
 
 
@@ -85,11 +99,12 @@ def write_figures(
     folder: Path,
     source: str,
     options: Mapping[str, Mapping[str, Any]] = {},
+    made_from: Mapping[str, Any] = {},
     done: Callable[[Path], object] = lambda _: None,
 ) -> list[Path]:
     """Write `folder/NN_name/{figure.png, figure.pdf, README.md}` of every figure that there are numbers for.
 
-    Returns these folders.
+    Returns these folders. A ledger beside them holds their digests, and what they were `made_from`.
 
     `source` names the file of the table in the captions, `options` gives keyword options by the name of the figure,
     and `done` is called with each folder when it is written.
@@ -97,12 +112,12 @@ def write_figures(
     for name, chosen in options.items():
         find(name).check_options(chosen)
     folders = []
+    names = [f"{folder_name(figure)}/{name}" for figure in shown(view) for name in FILES]
+    Ledger.begin(folder, names, replace=is_marked(folder.parent))
     for figure in shown(view):
         own, target = options.get(figure.name, {}), Path(folder) / folder_name(figure)
-        drawn = figure.draw(view, **own)
-        write_bytes(target / "figure.png", png(drawn))
-        write_bytes(target / "figure.pdf", pdf(drawn))
-        write_text(target / "README.md", to_markdown(figure.caption(view, source, **own)))
+        write_figure(target, figure.draw(view, **own), figure.caption(view, source, **own))
         folders.append(target)
         done(target)
+    Ledger.of(folder, names, made_from).write(folder)
     return folders

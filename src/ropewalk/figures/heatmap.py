@@ -8,10 +8,11 @@ from matplotlib.figure import Figure
 
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
+from ropewalk.figures.phrases import CORRELATION
 from ropewalk.figures.production import steps
 from ropewalk.figures.remarks import about_axis
 from ropewalk.figures.style import HATCHED, MANY, WIDTH, contrasting, page, style
-from ropewalk.figures.wording import CORRELATION, capitalised, largest_change, story, takeaway, titled, value, where
+from ropewalk.figures.wording import capitalised, largest_change, story, takeaway, titled, value, where
 from ropewalk.geometry.taxonomy import DEPTH_BINS, bin_label
 from ropewalk.summary.measures import Columns, Mean, in_bins
 from ropewalk.summary.tracks import Estimate

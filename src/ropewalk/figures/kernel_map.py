@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 from ropewalk.figures.caption import Caption
 from ropewalk.figures.head_panels import log_axis, nothing
 from ropewalk.figures.kernels import BOTH, FAR, FLAT, LEAST, NEAR, WAYS, Count, Kernels, kernels
+from ropewalk.figures.phrases import NATS, SHARE
 from ropewalk.figures.production import steps
 from ropewalk.figures.selection import OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import below_title, page, plain, shortened, style
-from ropewalk.figures.wording import NATS, SHARE, capitalised, overall, takeaway, titled
+from ropewalk.figures.wording import capitalised, overall, takeaway, titled
 from ropewalk.summary.measures import Mean
 from ropewalk.summary.view import View
 

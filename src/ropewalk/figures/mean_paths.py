@@ -23,10 +23,11 @@ from ropewalk.figures.head_panels import (
     selection_step,
     title,
 )
+from ropewalk.figures.phrases import SHARE
 from ropewalk.figures.production import steps
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import KEY, QUERY, style
-from ropewalk.figures.wording import SHARE, sign, takeaway_of, titled, value
+from ropewalk.figures.wording import sign, takeaway_of, titled, value
 from ropewalk.geometry.jackknife import critical
 from ropewalk.geometry.pca import ratio
 from ropewalk.summary.measures import Columns, Mean, Measure

@@ -9,12 +9,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ropewalk.figures.caption import Caption
+from ropewalk.figures.phrases import CORRELATION, SHARE, Unit
 from ropewalk.figures.production import steps
 from ropewalk.figures.remarks import about_axis
 from ropewalk.figures.selection import OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import LAYER_TYPES, MARKERS, RULE, below_title, page, plain, shortened, style
-from ropewalk.figures.wording import CORRELATION, SHARE, Unit, takeaway, titled, value, where
+from ropewalk.figures.wording import takeaway, titled, value, where
 from ropewalk.geometry.taxonomy import CERTAIN, DOMINATED, HIGH, LOW
 from ropewalk.summary.measures import Measure, deviation
 from ropewalk.summary.tracks import Track

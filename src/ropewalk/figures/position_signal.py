@@ -16,13 +16,13 @@ from ropewalk.figures.curves import (
     reference,
     spread,
 )
+from ropewalk.figures.phrases import CORRELATION
 from ropewalk.figures.production import steps
 from ropewalk.figures.remarks import about_axis, against_nulls, at_one_context
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import KEY, MARKERS, QUERY, Colour, page, style
 from ropewalk.figures.wording import (
     AXIS_NAMES,
-    CORRELATION,
     capitalised,
     checkpoints_shown,
     known,

@@ -2,20 +2,8 @@
 
 import math
 
-from ropewalk.figures.wording import (
-    CORRELATION,
-    MOSTLY,
-    PHRASES,
-    SHARE,
-    amount,
-    capitalised,
-    known,
-    lowered,
-    sign,
-    takeaway_of,
-    value,
-    where,
-)
+from ropewalk.figures.phrases import CORRELATION, PHRASES, SHARE
+from ropewalk.figures.wording import MOSTLY, amount, capitalised, known, lowered, sign, takeaway_of, value, where
 from ropewalk.summary.view import COMMON, View
 
 

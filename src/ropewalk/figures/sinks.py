@@ -12,21 +12,11 @@ from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
 from ropewalk.figures.claims import listed
 from ropewalk.figures.curves import curve, from_zero, legend_above
+from ropewalk.figures.phrases import PHRASES, SHARE
 from ropewalk.figures.production import classification_step, steps
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import BESIDE_ROW, HATCHED, KEY, NOPE, QUERY, category_look, page, style
-from ropewalk.figures.wording import (
-    PHRASES,
-    SHARE,
-    amount,
-    capitalised,
-    checkpoints_shown,
-    known,
-    overall,
-    sign,
-    titled,
-    value,
-)
+from ropewalk.figures.wording import amount, capitalised, checkpoints_shown, known, overall, sign, titled, value
 from ropewalk.geometry.taxonomy import CATEGORIES, DEPTH_BINS, DOMINATED, bin_label
 from ropewalk.summary.measures import Among, Mean, in_bins, in_layer
 from ropewalk.summary.sensitivity import FIRST, SKIPPED

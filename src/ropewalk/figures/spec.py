@@ -21,7 +21,8 @@ class FigureSpec:
     `name` is that of its module and of its folder, `title` the one for people, `source` the file of the table as the
     caption names it. `own_options` are the keyword options that both functions take, all of them optional. A figure
     that is not `on_axis` shows the same whichever axis r_q and r_k are on. `columns` of heads and `tables` are what it
-    cannot be drawn without, `statistic` the one that gives them.
+    cannot be drawn without, `statistic` the one that gives them. `applies` says whether the checkpoints are such that
+    it has something to show, `unless` what they are where they are.
     """
 
     name: str
@@ -33,6 +34,8 @@ class FigureSpec:
     columns: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
     statistic: str = ""
+    applies: Callable[[View], bool] = lambda _: True
+    unless: str = ""
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -41,7 +44,7 @@ class FigureSpec:
 
     def can_show(self, view: View) -> bool:
         """Whether the view has what the figure needs."""
-        return view.lacks(self.columns, self.tables) is None
+        return view.lacks(self.columns, self.tables) is None and self.applies(view)
 
     def check_needs(self, view: View) -> None:
         """Say what the view lacks of what the figure needs."""
@@ -51,6 +54,8 @@ class FigureSpec:
                 f"the figure {self.name} needs {lack}, which these results do not have: capture with the statistic "
                 f"`{self.statistic}`"
             )
+        if not self.applies(view):
+            raise RopewalkError(f"the figure {self.name} needs {self.unless}, which these results do not have")
 
     def draw(self, view: View, *, axis: str | None = None, **options: Any) -> Figure:
         """The figure of a view."""

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -11,11 +10,13 @@ from matplotlib.lines import Line2D
 
 from ropewalk.figures.caption import Caption
 from ropewalk.figures.head_panels import nothing
+from ropewalk.figures.phrases import OCTAVES, SHARE
 from ropewalk.figures.production import steps
+from ropewalk.figures.quartiles import tones
 from ropewalk.figures.selection import COUNT, OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import RULE, page, plain, shortened, style
-from ropewalk.figures.wording import OCTAVES, SHARE, capitalised, direction, overall, sign, takeaway, titled, value
+from ropewalk.figures.wording import capitalised, direction, overall, sign, takeaway, titled, value
 from ropewalk.summary.measures import Columns, Mean, Measure
 from ropewalk.summary.tracks import Estimate
 from ropewalk.summary.view import View
@@ -39,8 +40,6 @@ PER_OCTAVE = 2
 """Bins of wavelength / context per octave, where layers do not share their frequencies."""
 SAME = 1e-3
 """Wavelengths of a pair that differ by less over layers are one."""
-TONES = (0.05, 0.88)
-"""Ends of the colour map for the last and the first checkpoint: light enough to differ, dark enough to be seen."""
 WAVELENGTH = "the kernel's wavelength in octaves above the context, as a mean over heads,"
 MARKS = ("o", "s", "^", "D", "v", "P")
 
@@ -58,7 +57,7 @@ def draw(view: View, *, checkpoints: Sequence[str] | None = None) -> Figure:
     without them the first and the last of each phase (of many phases a few), or a few models.
     """
     view = selected(view, checkpoints, shown_checkpoints(view))
-    colours = matplotlib.colormaps["viridis"](np.linspace(*TONES, len(view.lineup))[::-1])
+    colours = tones(len(view.lineup))
     figure = page(7.0, 6.4)
     grid = figure.subplots(3, 2, sharex=True, sharey="row")
     for ax, panel in zip(grid.flat, PANELS, strict=False):

@@ -3,11 +3,13 @@
 import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager, get_font
 
 from ropewalk.geometry.taxonomy import CATEGORIES, MIXED
 from ropewalk.summary.view import NO_CATEGORY
@@ -104,8 +106,14 @@ BESIDE_ROW = "<"
 HATCHED: Mapping[str, Any] = {"facecolor": "#ededed", "edgecolor": "#b0b0b0", "hatch": "/////"}
 """What lies behind the cells of a heat map, and is seen where there are none."""
 
-STYLE = {
-    "font.family": "DejaVu Sans",
+FONT = "DejaVu Sans"
+OTHER_FONTS = (
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Microsoft YaHei", "Yu Gothic", "Hiragino Sans"),
+    *("Malgun Gothic", "Noto Sans Arabic", "Noto Sans Devanagari", "Noto Sans Thai", "Arial Unicode MS"),
+)
+"""Looked for on the machine; none comes with matplotlib."""
+
+STYLE: dict[str, Any] = {
     "font.size": 9.0,
     "axes.labelsize": 9.0,
     "axes.titlesize": 9.0,
@@ -141,7 +149,7 @@ def style() -> Iterator[None]:
     """Matplotlib's defaults with `STYLE` on top, and afterwards whatever was set before."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
+        matplotlib.rcParams.update(STYLE | {"font.family": list(fonts())})
         yield
 
 
@@ -203,8 +211,27 @@ def below_title(ax: Any, text: str, gid: str) -> None:
 
 
 def plain(text: str) -> str:
-    """User text as it stands: a dollar sign starts no formula, `->` becomes an arrow."""
-    return text.replace("$", r"\$").replace("->", "→")
+    """User text as it stands: a dollar sign starts no formula, `->` becomes an arrow.
+
+    Characters that no font at hand can draw are written as their numbers, where matplotlib would draw empty boxes.
+    """
+    known = _characters()
+    shown = "".join(one if ord(one) in known or one == "\n" else f"\\u{{{ord(one):x}}}" for one in text)
+    return shown.replace("$", r"\$").replace("->", "→")
+
+
+@lru_cache
+def fonts() -> tuple[str, ...]:
+    """The font of all figures, and those installed for scripts that it does not have."""
+    installed = {font.name for font in fontManager.ttflist}
+    return (FONT, *(name for name in OTHER_FONTS if name in installed))
+
+
+@lru_cache
+def _characters() -> frozenset[int]:
+    """Code points that the fonts have."""
+    files = [fontManager.findfont(name) for name in fonts()]
+    return frozenset(code for file in files for code in get_font(file).get_charmap())
 
 
 def shortened(text: str, limit: int = 24) -> str:

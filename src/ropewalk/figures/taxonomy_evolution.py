@@ -7,13 +7,12 @@ from matplotlib.figure import Figure
 
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
+from ropewalk.figures.phrases import PHRASES, SHARE
 from ropewalk.figures.production import classification_step, steps
 from ropewalk.figures.remarks import about_axis, against_nulls, at_one_context
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import CATEGORY_COLOURS, contrasting, page, style
 from ropewalk.figures.wording import (
-    PHRASES,
-    SHARE,
     capitalised,
     checkpoints_shown,
     known,

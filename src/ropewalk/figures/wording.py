@@ -2,44 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from ropewalk.geometry.taxonomy import CATEGORIES, DOMINATED
+from ropewalk.figures.phrases import PHRASES, Unit
 from ropewalk.summary.tracks import Estimate, Track
 from ropewalk.summary.view import View
-
-
-@dataclass(frozen=True)
-class Unit:
-    """How a quantity is written: digits after the point, a factor, and what follows a value and a change."""
-
-    digits: int
-    factor: float
-    value: str
-    change: str
-
-    def number(self, value: float) -> str:
-        """The number alone, rounded; a rounded -0 is 0."""
-        return f"{round(value * self.factor, self.digits) + 0.0:.{self.digits}f}"
-
-    def error(self, se: float) -> str:
-        """` ± se`, or nothing where there is none."""
-        if math.isnan(se):
-            return ""
-        smallest = 10.0**-self.digits
-        return (
-            f" ± {self.number(se)}" if round(se * self.factor, self.digits) > 0 else f" ± <{smallest:.{self.digits}f}"
-        )
-
-
-CORRELATION = Unit(3, 1.0, "", "")
-SHARE = Unit(1, 100.0, "%", " percentage points")
-NATS = Unit(2, 1.0, " nats", " nats")
-OCTAVES = Unit(2, 1.0, "", " octaves")
-KEYS = Unit(1, 1.0, " keys", " keys")
 
 WHERE: Mapping[str, str] = {
     "pooled": "on PC0",
@@ -52,40 +20,6 @@ AXIS_NAMES: Mapping[str, str] = {"pooled": "PC0", "centred": "PC0, centred apart
 
 MOSTLY = 0.5
 """Separation share from which on PC0 is rather the axis between queries and keys."""
-
-
-class Phrase(NamedTuple):
-    """What a measure is called in a sentence, and how its numbers are written."""
-
-    name: str
-    unit: Unit
-
-
-PHRASES: Mapping[str, Phrase] = {
-    "mean_r_q": Phrase("mean r_q", CORRELATION),
-    "mean_r_k": Phrase("mean r_k", CORRELATION),
-    "mean_abs_r_k": Phrase("mean |r_k|", CORRELATION),
-    "discordant": Phrase("the share of discordant heads (r_q·r_k < 0) among the decided", SHARE),
-    "undecided": Phrase("the share of heads whose r_q or r_k is not beyond its error", SHARE),
-    "undecided_category": Phrase("the share of heads whose category is less than 95% certain", SHARE),
-    "mean_separation_share": Phrase("the mean share of PC0's variance that tells queries from keys", SHARE),
-    "mean_readout_q": Phrase("the mean readout of queries", CORRELATION),
-    "mean_readout_k": Phrase("the mean readout of keys", CORRELATION),
-    "above_permuted_q": Phrase("the share of heads with r_q above that of shuffled positions", SHARE),
-    "above_permuted_k": Phrase("the share of heads with |r_k| above that of shuffled positions", SHARE),
-    "mean_r_k_rope": Phrase("mean r_k in RoPE layers", CORRELATION),
-    "mean_r_k_nope": Phrase("mean r_k in NoPE layers", CORRELATION),
-    "mean_explained_variance": Phrase("the mean share of variance on PC0", SHARE),
-    **{f"share_{category}": Phrase(f"the share of {category} heads", SHARE) for category in CATEGORIES},
-    f"discordant_{DOMINATED}": Phrase(f"the share that is {DOMINATED} and discordant", SHARE),
-    "mean_kernel_r": Phrase("the mean correlation of K with the measured score over distance", CORRELATION),
-    "mean_bend_q": Phrase("the mean share of queries' variance on PC0 that bends with position", SHARE),
-    "mean_bend_k": Phrase("the mean share of keys' variance on PC0 that bends with position", SHARE),
-    "mean_mass_first": Phrase("mean attention on the first token", SHARE),
-    "mean_mass_first4": Phrase("mean attention on the first four tokens", SHARE),
-    "mean_mass_sink": Phrase("mean attention on the learned sink", SHARE),
-}
-"""Of those of `ropewalk.summary.measures.MEASURES` that captions speak of."""
 
 
 def titled(title: str, view: View) -> str:
@@ -182,6 +116,14 @@ def takeaway(view: View, quantities: Sequence[tuple[str, Track, Unit]]) -> str:
         return f"From {labels[0]} to {labels[last]}, {'; '.join(texts)}."
     texts = [overall(view, name, track, unit) for name, track, unit in quantities]
     return f"{f'At {labels[0]}' if last == 0 else f'Over the {view.lineup.noun}s'}, {'; '.join(texts)}."
+
+
+def told(view: View, *measures: str) -> str:
+    """A sentence for each measure that has a value: from the first checkpoint to the last, or its range over models."""
+    phrases = [
+        (PHRASES[measure].name, view.track(measure), PHRASES[measure].unit) for measure in known(view, *measures)
+    ]
+    return " ".join(f"{capitalised(overall(view, *phrase))}." for phrase in phrases)
 
 
 def takeaway_of(view: View, *measures: str) -> str:

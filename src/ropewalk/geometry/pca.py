@@ -113,7 +113,7 @@ def correlation(moments: Moments, directions: Floats, total: Floats) -> Floats:
     covariance = np.matmul(moments.sxt[:, None, :], directions)[:, 0]
     variance = np.einsum("hdm,hdm->hm", directions, np.matmul(moments.sxx, directions))
     variance = np.where(variance > CONSTANT * total[:, None], variance, 0)
-    return np.clip(ratio(covariance, np.sqrt(variance * moments.stt[:, None])), -1, 1)
+    return np.clip(ratio(covariance, np.sqrt(np.maximum(variance * moments.stt[:, None], 0))), -1, 1)
 
 
 def drift_axis(q: Moments, k: Moments) -> Floats:

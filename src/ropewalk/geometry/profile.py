@@ -23,35 +23,43 @@ def between(n: Floats, sums: Floats, squares: Floats) -> tuple[Floats, Floats]:
     the means, which is independent between groups, adds nothing on average. One group alone has no such products: NaN.
     """
     chosen = selections(len(n))
-    products = np.einsum("ghbd,khbd->hbgk", sums, sums, optimize=True)
+    left, own = _left_out(sums), _left_out((sums**2).sum(axis=-1))
     whole = sums.sum(axis=2)
-    totals = np.einsum("ghd,khd->hgk", whole, whole)
-    means = _across(products, n.T[None], chosen)
-    mean = _across(totals[:, None], n.sum(axis=1)[None, None], chosen)[..., 0]
-    counts = chosen @ n
-    everything = counts.sum(axis=1)[:, None]
-    inside = np.where(counts[:, None] > 0, counts[:, None] * means, 0).sum(axis=2)
+    whole_left, whole_own = _left_out(whole), _left_out((whole**2).sum(axis=-1))
+    means = _across((left**2).sum(axis=-1), own, n[:, None])
+    mean = _across((whole_left**2).sum(axis=-1), whole_own, n.sum(axis=1)[:, None])
     squared = np.einsum("rg,gh->rh", chosen, squares.sum(axis=2))
-    return inside - everything * mean, squared - everything * mean
+    return _about_mean(means, mean, chosen @ n), squared - (chosen @ n).sum(axis=1)[:, None] * mean
 
 
 def between_along(n: Floats, sums: Floats, directions: Floats) -> Floats:
     """Σ_b n_b (v·(x̄_b - x̄))² [1 + groups, heads] along directions [1 + groups, heads, d]; see `between`."""
     chosen = selections(len(n))
+    # [groups, heads, buckets, 1 + groups], each of the last along its own direction.
+    along = np.matmul(sums, directions.transpose(1, 2, 0))
     found = []
-    for pick, axes in zip(chosen, directions, strict=True):
-        along = np.einsum("ghbd,hd->ghb", sums, axes)
-        own, _ = between(n[pick > 0], along[pick > 0][..., None], np.zeros_like(along[pick > 0]))
-        found.append(own[0])
-    return np.stack(found)
+    for part, tokens in ((along, n[:, None]), (along.sum(axis=2), n.sum(axis=1)[:, None])):
+        total, own = (np.einsum("rg,g...r->r...", chosen, one) for one in (part, part**2))
+        found.append(_across(total**2, own, tokens))
+    return _about_mean(found[0], found[1], chosen @ n)
 
 
-def _across(products: Floats, n: Floats, chosen: Floats) -> Floats:
-    """Mean product across groups [1 + groups, heads, buckets] from products [heads, buckets, groups, groups] of sums
-    and tokens n [1, buckets, groups].
+def _left_out(values: Floats) -> Floats:
+    """Sums over groups [1 + groups, ...] of values [groups, ...]: of all, then without each; [1, ...] of one group."""
+    whole = values.sum(axis=0, keepdims=True)
+    return np.concatenate([whole, whole - values]) if len(values) > 1 else whole
+
+
+def _across(squares: Floats, own: Floats, n: Floats) -> Floats:
+    """Mean product of sums of different groups: (|Σ_g S_g|² - Σ_g |S_g|²) / ((Σ_g n_g)² - Σ_g n_g²), [1 + groups, ...].
+
+    `squares` and `own` [1 + groups, ...] are the two terms of the numerator, n [groups, ...] tokens.
     """
-    groups = products.shape[-1]
-    apart = 1 - np.eye(groups)
-    total = np.einsum("rg,hbgk,rk->rhb", chosen, products * apart, chosen, optimize=True)
-    pairs = np.einsum("rg,hbgk,rk->rhb", chosen, n[..., :, None] * n[..., None, :] * apart, chosen, optimize=True)
-    return ratio(total, pairs)
+    pairs = _left_out(n) ** 2 - _left_out(n**2)
+    return ratio(squares - own, np.broadcast_to(pairs, squares.shape))
+
+
+def _about_mean(means: Floats, mean: Floats, counts: Floats) -> Floats:
+    """Σ_b n_b |μ_b|² - n |μ|² [1 + groups, heads] from |μ_b|² [1 + groups, heads, buckets] and |μ|²."""
+    inside = np.where(counts[:, None] > 0, counts[:, None] * means, 0).sum(axis=2)
+    return np.asarray(inside - counts.sum(axis=1)[:, None] * mean)

@@ -1,11 +1,14 @@
 """Where a model runs, and in what type it is fast there."""
 
+import errno
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ropewalk.errors import RopewalkError
 from ropewalk.models.source import ModelSource
+from ropewalk.text import one_line
 
 HALVES = {
     torch.bfloat16: ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16"),
@@ -25,11 +28,41 @@ def choose_device(name: str | int) -> torch.device:
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    sentence = f"device {one_line(repr(name), 100)} is not available here"
     try:
-        return torch.empty(0, device=name).device
-    # A build without CUDA asserts that it has it.
-    except (RuntimeError, AssertionError) as error:
-        raise RopewalkError(f"device {name!r} is not available here: use `auto` or `cpu`") from error
+        device = torch.empty(0, device=name).device
+    # Backends that are not built in, or not imported, each refuse in their own way; a build without CUDA asserts it.
+    except Exception as error:
+        raise RopewalkError(f"{sentence}: use `auto` or `cpu`") from error
+    if device.type == "meta":
+        raise RopewalkError(f"{sentence}, as nothing is computed there: use `auto` or `cpu`")
+    return device
+
+
+def machine_memory() -> int | None:
+    """Bytes that a process of this machine can have at most, swap counted; None where the system does not tell."""
+    try:
+        facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        total = sum(int(facts[name].split()[0]) * 1024 for name in ("MemTotal", "SwapTotal"))
+    except (OSError, ValueError, KeyError):
+        return None
+    try:
+        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):
+        return total
+
+
+_OUT_OF_MEMORY = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "bad_alloc")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory ran out: torch has no exception of its own for it on a CPU."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(part in text for part in _OUT_OF_MEMORY)
 
 
 def compute_dtype(source: ModelSource, config: Any) -> str:

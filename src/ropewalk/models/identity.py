@@ -1,14 +1,14 @@
 """Which model it is: where it came from, for people, and a fingerprint of what decides its numbers."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from ropewalk.fingerprint import file_fingerprint, fingerprint, local_origin
 from ropewalk.models.device import compute_dtype
+from ropewalk.models.documents import CONFIG, read_config
 from ropewalk.models.hub import model_folder, repo_file
 from ropewalk.models.source import ModelSource
-from ropewalk.models.weights import CONFIG, weight_files
+from ropewalk.models.weights import weight_files
 
 
 def model_origin(source: ModelSource) -> str:
@@ -52,14 +52,20 @@ def _contents(source: ModelSource, folder: Path) -> str:
     if not source.random_weights:
         parts += [[path.name, file_fingerprint(path)] for path in weight_files(repo, folder)]
     if _runs_own_code(source, folder):
-        parts += [[path.name, file_fingerprint(path)] for path in sorted(folder.glob("*.py"))]
+        parts += [[name, file_fingerprint(folder / name)] for name in _code(folder)]
     return fingerprint(parts)
 
 
 def _config(source: ModelSource, folder: Path) -> dict[str, Any]:
     """config.json, without what says nothing of the model."""
-    data = json.loads(_needed(source, folder, CONFIG).read_text(encoding="utf-8"))
+    data = read_config(str(source.repo), _needed(source, folder, CONFIG))
     return {key: value for key, value in data.items() if key not in ("_name_or_path", "transformers_version")}
+
+
+def _code(folder: Path) -> list[str]:
+    """The names of all Python files in a folder and below, which code that is trusted may import."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*.py") if path.is_file())
+    return sorted(path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts))
 
 
 def _runs_own_code(source: ModelSource, folder: Path) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from ropewalk.errors import RopewalkError
+from ropewalk.text import some
 
 LAYOUT_FILE = "layout.json"
 """Name of a layout beside vectors on disk."""
@@ -82,7 +83,7 @@ class Layout:
         for candidate in self.layers:
             if candidate.layer == layer:
                 return candidate
-        known = ", ".join(str(candidate.layer) for candidate in self.layers)
+        known = some((candidate.layer for candidate in self.layers), 20)
         raise RopewalkError(f"layer {layer} has no attention in this {self.model_type} model: choose among {known}")
 
     def heads(

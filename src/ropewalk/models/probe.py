@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ropewalk.errors import RopewalkError
+from ropewalk.models.device import is_out_of_memory
 from ropewalk.models.layout import AttentionLayer, Layout
 from ropewalk.models.recomputation import score_scale
 from ropewalk.models.tap import AttentionFunction, Call, replaced_attention, tap
@@ -158,13 +159,9 @@ def _calling_modules(model: nn.Module, tokens: torch.Tensor) -> list[nn.Module]:
 
         return noting
 
-    try:
-        with replaced_attention(model, wrap):
-            model(input_ids=tokens, use_cache=False)
-    except (TypeError, ValueError) as error:
-        raise RopewalkError(
-            f"model type {model_type_of(model)!r} is not supported: it does not run on tokens alone ({one_line(error)})"
-        ) from error
+    _check_runs(model, tokens)
+    with replaced_attention(model, wrap):
+        model(input_ids=tokens, use_cache=False)
     if not found:
         raise RopewalkError(
             f"no attention call of this {model_type_of(model)} model goes through transformers' registry: "
@@ -177,6 +174,27 @@ def _calling_modules(model: nn.Module, tokens: torch.Tensor) -> list[nn.Module]:
                 f"{keys} keys for {tokens.shape[1]} tokens, so they have no token positions"
             )
     return list(found.values())
+
+
+def _check_runs(model: nn.Module, tokens: torch.Tensor) -> None:
+    """Run a few tokens as anybody would: what fails now is the model's, not the tap's."""
+    try:
+        model(input_ids=tokens, use_cache=False)
+    except (TypeError, ValueError) as error:
+        raise RopewalkError(
+            f"model type {model_type_of(model)!r} is not supported: it does not run on tokens alone ({one_line(error)})"
+        ) from error
+    # Sizes that do not go together show in as many ways as there are architectures.
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise RopewalkError(
+                f"there is no memory to run this {model_type_of(model)} model on {tokens.shape[1]} tokens: set a "
+                "smaller `dtype`, or close other programs"
+            ) from error
+        raise RopewalkError(
+            f"this {model_type_of(model)} model does not run ({one_line(error, 200)}): its configuration, or an "
+            "override, does not go with it"
+        ) from error
 
 
 def _embeds_positions(model: nn.Module, modules: Iterable[nn.Module]) -> bool:

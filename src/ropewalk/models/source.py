@@ -27,7 +27,7 @@ class ModelSource(Part):
     gguf_file: str | None = Field(
         None, description="Name of a GGUF file in the repository or folder, to load in place of safetensors."
     )
-    label: str = Field("", description="Short name for axes and messages; the name by default.")
+    label: str = Field("", max_length=1000, description="Short name for axes and messages; the name by default.")
     overrides: dict[str, Any] = Field(
         default_factory=dict,
         description=(
@@ -52,7 +52,7 @@ class ModelSource(Part):
         description="Attention implementation (sdpa, flash_attention_2, eager, ...); the model's choice by default.",
     )
     random_weights: bool = Field(False, description="The same architecture untrained, as a null.")
-    weights_seed: int = Field(0, ge=0, description="Seed of the random weights.")
+    weights_seed: int = Field(0, ge=0, lt=2**63, description="Seed of the random weights.")
     trust_remote_code: bool = Field(False, description="Run modelling code that comes with the repository.")
 
     @property
@@ -63,7 +63,7 @@ class ModelSource(Part):
         return TokenizerLocation(self.repo, self.tokenizer_revision or self.revision, self.gguf_file)
 
 
-LayerNumber = Annotated[int, Field(ge=0)]
+LayerNumber = Annotated[int, Field(ge=0, le=100_000)]
 OF_VECTORS = ("key_heads", "depth", "nope_layers", "sliding_layers", "sliding_window")
 """Fields that say of vectors on disk what of a model is measured."""
 
@@ -75,11 +75,12 @@ class VectorSource(ModelSource):
         None, description="Folder or hub dataset of vectors `l{LL}h{HH}{q|k}/data.parquet`, in place of a model."
     )
     key_heads: int | None = Field(
-        None, gt=0, description="With `source`: key heads per layer, when the folder does not tell."
+        None, gt=0, le=100_000, description="With `source`: key heads per layer, when the folder does not tell."
     )
     depth: int | None = Field(
         None,
         gt=0,
+        le=100_000,
         description="With `source`: layers of the model; by default the last one with vectors is taken for the last.",
     )
     nope_layers: tuple[LayerNumber, ...] | None = Field(
@@ -88,7 +89,9 @@ class VectorSource(ModelSource):
     sliding_layers: tuple[LayerNumber, ...] | None = Field(
         None, description="With `source`: layers with a sliding window, besides those whose files tell it."
     )
-    sliding_window: int | None = Field(None, gt=0, description="With `sliding_layers`: length of their window.")
+    sliding_window: int | None = Field(
+        None, gt=0, lt=2**31, description="With `sliding_layers`: length of their window."
+    )
 
     @model_validator(mode="after")
     def _one_of_the_two(self) -> "VectorSource":

@@ -181,4 +181,28 @@ def glossary() -> tuple[Term, ...]:
                 "fewer than two shards.",
             ),
         ),
+        Term(
+            "drift axis, separation axis",
+            (
+                "The plane of a head: along the drift axis a lies all covariance of its queries and keys with "
+                "position, along the separation axis b the rest of the offset between their means.",
+            ),
+        ),
+        Term(
+            "bias strength",
+            (
+                "How much the mean score of a key grows with its position: the mean of the queries along the drift "
+                "axis times the slope of the keys. Per token it shrinks when contexts grow; per context (times the "
+                "tokens of a document) it says what changes from the first key to the last. Above 0, later keys score "
+                "higher.",
+            ),
+        ),
+        Term(
+            "attention plasticity",
+            (
+                "Whether the query decides which of two earlier keys scores higher: `4p(1 - p)`, p being the share of "
+                "queries for which the one wins. 1 where queries decide, 0 where the outcome is fixed. The drop is its "
+                "value with queries in the first fifth of the context less that in the last.",
+            ),
+        ),
     )

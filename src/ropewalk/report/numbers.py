@@ -1,14 +1,15 @@
-"""The report's numbers: headline cards, tables per checkpoint and phase, and PC0 of every head."""
+"""The report's numbers: headline cards, tables per checkpoint and phase, and the columns of the table of heads."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from ropewalk.figures.wording import CORRELATION, SHARE, Unit, where
+from ropewalk.figures.phrases import CORRELATION, SHARE, Unit
+from ropewalk.figures.wording import where
+from ropewalk.geometry.axes import AXES
 from ropewalk.geometry.taxonomy import CATEGORIES, CERTAIN, DISCORDANT, DOMINATED, MIXED, UNDECIDED
 from ropewalk.report.parts import MISSING, Card, Cell, Column, Grid, HeadColumn
 from ropewalk.statistics.registry import described_columns
@@ -16,7 +17,7 @@ from ropewalk.summary.lineup import Lineup
 from ropewalk.summary.tracks import Estimate, Track
 from ropewalk.summary.view import View
 
-ROPE, NOPE = "RoPE", "NoPE"
+NOPE = "NoPE"
 
 
 @dataclass(frozen=True)
@@ -230,55 +231,35 @@ _FURTHER = {
 }
 """Columns of heads beyond PC0, with their titles in the table."""
 
-HEAD_COLUMNS = (
+_FACTS = (
     HeadColumn("checkpoint", "checkpoint", number=False),
     HeadColumn("layer", "layer"),
     HeadColumn("head", "head", "query head"),
     HeadColumn("k_head", "key head", "the key head this query head reads"),
     HeadColumn("layer_type", "layer type", "whether the layer rotates queries and keys", number=False),
+)
+_ON_AXIS = (
     HeadColumn("category", "category", number=False),
-    HeadColumn("sign", "sign", f"{DISCORDANT}: r_q · r_k < 0; {UNDECIDED}: one is not beyond its error", number=False),
+    HeadColumn(
+        "concordance", "sign", f"{DISCORDANT}: r_q · r_k < 0; {UNDECIDED}: one is not beyond its error", number=False
+    ),
     HeadColumn("r_q", "r_q"),
     HeadColumn("r_k", "r_k"),
+)
+_CERTAINTY = HeadColumn("certainty", "certainty", "probability of the category")
+_ON_PC0 = (
     HeadColumn("explained_variance", "explained variance"),
     HeadColumn("eigengap", "eigengap", "(λ0 - λ1) / λ0"),
     HeadColumn("separation_share", "separation", "share of PC0's variance that tells queries from keys"),
-    HeadColumn("certainty", "certainty", "probability of the category"),
-    *(HeadColumn(name, title, described_columns()[name]) for name, title in _FURTHER.items()),
 )
 FILTER_EXAMPLE = f"L12, L12H3, {NOPE}, {MIXED}, {DISCORDANT}"
-_WITH_ERRORS = ("r_q", "r_k", "explained_variance", *_FURTHER)
 
 
-def head_columns(view: View) -> tuple[HeadColumn, ...]:
-    """The columns of the table of heads: those of PC0, and the further ones that the view has."""
-    return tuple(one for one in HEAD_COLUMNS if one.key not in _FURTHER or view.lacks([one.key]) is None)
-
-
-def heads(view: View) -> Mapping[str, Any]:
-    """Every head: plain values (None where missing) by the keys of `head_columns`, and standard errors.
-
-    A value of `checkpoint` is an index into `checkpoints`.
-    """
-    rows = pd.concat(view.parts)
-    values: dict[str, list[Any]] = {
-        "checkpoint": [index for index, part in enumerate(view.parts) for _ in range(len(part))],
-        **{column: _plain(rows, column) for column in ("layer", "head", "k_head")},
-        "layer_type": [None if pd.isna(rope) else ROPE if rope else NOPE for rope in rows["rope"]],
-        "category": [None if pd.isna(category) else category for category in rows["category"]],
-        "certainty": _plain(rows, "certainty", 4),
-        "sign": [None if pd.isna(word) else word for word in rows["concordance"]],
-        **{column: _plain(rows, column, 5) for column in (*_WITH_ERRORS, "eigengap", "separation_share")},
-    }
-    shown = [column.key for column in head_columns(view)]
-    return {
-        "checkpoints": list(view.lineup.labels),
-        "columns": {key: values[key] for key in shown},
-        "errors": {key: _plain(rows, f"se_{key}", 5) for key in _WITH_ERRORS if key in shown},
-    }
-
-
-def _plain(rows: pd.DataFrame, column: str, digits: int = 0) -> list[float | int | None]:
-    if column not in rows:
-        return [None] * len(rows)
-    return [None if pd.isna(value) else round(float(value), digits) if digits else int(value) for value in rows[column]]
+def head_columns(view: View, there: Collection[str]) -> tuple[HeadColumn, ...]:
+    """The columns of the table of heads: facts, and those of the explorer's columns that it has `there`."""
+    on_axis, certainty = (
+        [replace(column, key=f"{column.key}{AXES[view.axis]}") for column in columns]
+        for columns in (_ON_AXIS, (_CERTAINTY,))
+    )
+    further = [HeadColumn(name, title, described_columns()[name]) for name, title in _FURTHER.items()]
+    return (*_FACTS, *(column for column in (*on_axis, *_ON_PC0, *certainty, *further) if column.key in there))

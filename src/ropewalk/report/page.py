@@ -11,17 +11,43 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ropewalk._version import __version__
-from ropewalk.figures.wording import CORRELATION
-from ropewalk.files import write_text
-from ropewalk.report.parts import MISSING, Report
+from ropewalk.errors import RopewalkError
+from ropewalk.files import write_bytes
+from ropewalk.report.parts import Report
+from ropewalk.seals import BLANK, REACH, seal
 
 _FOLDER = Path(__file__).parent
+STYLES = ("report.css", "explorer.css")
+SCRIPTS = (
+    *("store.js", "drawing.js", "matrix.js", "scatter.js", "compare.js", "brush.js", "charts.js", "head.js"),
+    *("state.js", "explorer.js", "heads_table.js", "page.js"),
+)
+"""In the order in which they need each other; the last one begins."""
 
 
-def write_report(path: Path, data: Report) -> Path:
-    """Write the page to a file and return its path."""
-    write_text(path, render(data))
+GENERATOR = re.compile(rb'<meta name="generator" content="ropewalk ')
+MADE_FROM = re.compile(rb'<meta name="made-from" content="([0-9a-f]*)">')
+
+
+def write_report(path: Path, data: Report, *, replace: bool = False) -> Path:
+    """Write the page to a file and return its path; a file that is no such page is replaced only where told to."""
+    if not replace and path.exists() and not (path.is_file() and GENERATOR.search(_beginning(path))):
+        raise RopewalkError(
+            f"{path} is there already and was not written by ropewalk: move it away, or write to another file"
+        )
+    write_bytes(path, seal(render(data).encode()))
     return path
+
+
+def is_current(path: Path, tables: str) -> bool:
+    """Whether a page was made from tables of this digest."""
+    found = MADE_FROM.search(_beginning(path))
+    return found is not None and found[1].decode() == tables
+
+
+def _beginning(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(REACH)
 
 
 def render(data: Report) -> str:
@@ -34,7 +60,10 @@ def render(data: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"prose": prose, "inline": inline, "breakable": breakable}
-    style, script = ((_FOLDER / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    style, script = (
+        "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in names) for names in (STYLES, SCRIPTS)
+    )
+    script = f'"use strict";\n(() => {{\n{script}}})();\n'
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
@@ -45,8 +74,7 @@ def render(data: Report) -> str:
         style=Markup(style),
         script=Markup(script),
         version=__version__,
-        missing=MISSING,
-        digits=CORRELATION.digits,
+        seal=BLANK,
     )
 
 

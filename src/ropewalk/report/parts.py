@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ropewalk.figures import Caption
+from ropewalk.report.explorer import Explorer
 from ropewalk.report.glossary import Term
 
 MISSING = "–"
@@ -21,7 +22,7 @@ class Column:
 
 @dataclass(frozen=True)
 class HeadColumn:
-    """A column of the table of heads: the key of its values in the page's data, and its header."""
+    """A column of the table of heads: a fact of the head, or the name of a column of the explorer; and its header."""
 
     key: str
     title: str
@@ -94,9 +95,8 @@ class Picture:
 class Report:
     """Everything the page shows.
 
-    `heads` is what the page's script draws the table of heads from: labels of the checkpoints, values and standard
-    errors by the keys of `head_columns`. `filter_example` says what the table can be filtered by. `one_head` is what it
-    draws a single head from, None where there is nothing but PC0.
+    `explorer` is what the page's script draws its views and the table of heads from, `head_columns` are the columns of
+    that table, and `filter_example` says what it can be filtered by.
     """
 
     name: str
@@ -105,11 +105,11 @@ class Report:
     cards: tuple[Card, ...]
     pictures: tuple[Picture, ...]
     grids: tuple[Grid, ...]
+    explorer: Explorer
     head_columns: tuple[HeadColumn, ...]
     filter_example: str
-    heads: Mapping[str, Any]
     facts: tuple[Entry, ...]
     made: tuple[Entry, ...]
     study: str | None
     terms: tuple[Term, ...]
-    one_head: Mapping[str, Any] | None = None
+    made_from: str = ""

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from ropewalk.models.weights import CONFIG, INDEX, PICKLE_INDEX, PICKLED, WEIGHTS, index_files
+from ropewalk.models.documents import CONFIG, TOKENIZERS
+from ropewalk.models.weights import INDEX, PICKLE_INDEX, PICKLED, SAFETENSORS, WEIGHTS, index_files
 from ropewalk.series.hub import Contents, Series
 from ropewalk.series.known import KNOWN
-from ropewalk.text import some
+from ropewalk.text import LONGEST_NAME, one_line, some
 
-_TOKENIZERS = frozenset({"tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json"})
 _BOOKKEEPING = frozenset({"_name_or_path", "transformers_version"})
 _ABSENT = "(absent)"
 
@@ -49,7 +49,7 @@ def weights(contents: Contents) -> Weights | None:
             continue
         if name not in (INDEX, PICKLE_INDEX):
             return Weights((name,))
-        shards = index_files(contents.documents.get(name))
+        shards = index_files(contents.documents.get(name), SAFETENSORS if name == INDEX else ".bin")
         if shards is None:
             return None
         return Weights(
@@ -135,6 +135,7 @@ def _config_changes(held: Mapping[str, Contents]) -> Iterator[Finding]:
             if old != new:
                 changes[key, old, new].append(name)
     for (key, old, new), names in changes.items():
+        key, old, new = (one_line(text, LONGEST_NAME) for text in (key, old, new))
         text = f"{CONFIG} changes at {some(names)}: {key} from {old} to {new}."
         yield Finding("config change", tuple(names), text)
 
@@ -162,7 +163,7 @@ def _pickled(found: Mapping[str, Weights | None]) -> Iterator[Finding]:
 
 
 def _without_tokenizer(repo: str, held: Mapping[str, Contents]) -> Iterator[Finding]:
-    names = tuple(name for name, contents in held.items() if not _TOKENIZERS & contents.files.keys())
+    names = tuple(name for name, contents in held.items() if not contents.files.keys() & set(TOKENIZERS))
     if names:
         source = (
             f"the study takes it from {KNOWN[repo].tokenizer}" if repo in KNOWN else "name one in the study's defaults"

@@ -1,6 +1,5 @@
 """A checkpoint series on the hub: its branches, and what their files are by metadata, without any weights."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -14,8 +13,9 @@ from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from ropewalk.errors import RopewalkError
+from ropewalk.models.documents import CONFIG, read_document
 from ropewalk.models.hub import hub_errors
-from ropewalk.models.weights import CONFIG, INDEX, PICKLE_INDEX
+from ropewalk.models.weights import INDEX, PICKLE_INDEX
 from ropewalk.series.branches import Branch, in_order, parse_branch, select
 from ropewalk.text import some
 
@@ -154,9 +154,7 @@ def _files(api: HfApi, repo: str, branch: str) -> dict[str, File]:
 
 
 def _document(api: HfApi, repo: str, branch: str, path: str) -> dict[str, Any] | None:
-    file = Path(api.hf_hub_download(repo, path, revision=branch))
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:  # not JSON, or not UTF-8
+        return read_document(Path(api.hf_hub_download(repo, path, revision=branch)))
+    except ValueError:
         return None
-    return document if isinstance(document, dict) else None

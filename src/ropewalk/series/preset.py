@@ -10,10 +10,11 @@ from ropewalk.series.branches import Branch, labels, short_number
 from ropewalk.series.findings import Finding, download_size
 from ropewalk.series.hub import Series
 from ropewalk.series.known import KNOWN
-from ropewalk.text import count, size, slug, some, table
+from ropewalk.text import LONGEST_SLUG, count, printable, simplified, size, some, table
 
 _LENGTH = "max_position_embeddings"
 _OVERRIDABLE = ("rope_theta", _LENGTH)
+_LARGEST = 10**15
 _DEFAULT_CORPUS: Mapping[str, Any] = {"source": "python-stdlib"}
 
 HEADERS = ("", "label", "branch", "phase", "step", "tokens", "context", "weights")
@@ -52,12 +53,13 @@ def to_study(
         for checkpoint in checkpoints:
             del checkpoint["context"]
     corpus = corpus or (known.corpus if known else None) or _DEFAULT_CORPUS
-    comments = [f"# {count(len(branches), 'checkpoint')} of {series.repo}"]
-    comments += [f"# - {finding.text}" + (" Left out." if finding.unusable else "") for finding in findings]
+    comments = [f"{count(len(branches), 'checkpoint')} of {series.repo}"]
+    comments += [f"- {finding.text}" + (" Left out." if finding.unusable else "") for finding in findings]
     lines = [f"  - {_flow(checkpoint)}" for checkpoint in checkpoints]
     return "\n".join(
         [
-            *comments,
+            # What a repository says stays in its comment: a line break would make a key of the study of it.
+            *(f"# {printable(comment)}" for comment in comments),
             _block({"name": name or _study_name(series.repo), "defaults": defaults}),
             "checkpoints:",
             *lines,
@@ -97,11 +99,11 @@ def describe(series: Series, findings: Sequence[Finding] = ()) -> str:
         head += f" in {count(len(phases), 'phase')} ({', '.join(phases)})"
     if series.skipped:
         head += f"; {count(len(series.skipped), 'other branch')} skipped ({some(series.skipped)})"
-    lines = [head, "", *table(HEADERS, rows, right=(0, 4, 5, 6, 7), unused="-")]
+    lines = [printable(head), "", *table(HEADERS, rows, right=(0, 4, 5, 6, 7), unused="-")]
     if total:
         lines += ["", f"weights to download: {size(total)}"]
     if series.contents:
-        lines += ["", "audit:", *([f"- {finding.text}" for finding in findings] or ["- nothing to report"])]
+        lines += ["", "audit:", *([printable(f"- {finding.text}") for finding in findings] or ["- nothing to report"])]
     return "\n".join(lines)
 
 
@@ -150,11 +152,18 @@ def _configured(series: Series, branch: Branch) -> dict[str, Any]:
     config = config | (text if isinstance(text, dict) else {})
     rope = config.get("rope_parameters")
     values = {"rope_theta": config.get("rotary_emb_base")} | (rope if isinstance(rope, dict) else {}) | config
-    return {key: values[key] for key in _OVERRIDABLE if isinstance(values.get(key), int | float)}
+    return {key: values[key] for key in _OVERRIDABLE if _is_usable(key, values.get(key))}
+
+
+def _is_usable(key: str, value: Any) -> bool:
+    """Whether a value from a repository can stand in a study: a length of tokens, or a positive number."""
+    if isinstance(value, bool) or not isinstance(value, int if key == _LENGTH else int | float):
+        return False
+    return bool(1 < value <= _LARGEST)
 
 
 def _study_name(repo: str) -> str:
-    return slug(repo.rsplit("/", 1)[-1].lower(), keep="").strip("_")
+    return simplified(repo.rsplit("/", 1)[-1].lower(), keep="").strip("_")[:LONGEST_SLUG] or "study"
 
 
 def _block(data: Mapping[str, Any]) -> str:

@@ -63,6 +63,10 @@ class LayerHeads:
     heads: tuple[int, ...]
     key_heads: tuple[int, ...]
 
+    def numbers(self, kind: str) -> tuple[int, ...]:
+        """Numbers of the query heads (kind `q`) or of the key heads (`k`)."""
+        return self.heads if kind == "q" else self.key_heads
+
     @cached_property
     def key_index(self) -> NDArray[np.intp]:
         """[heads] Where the key head of each query head stands in `key_heads`."""

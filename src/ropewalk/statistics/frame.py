@@ -26,6 +26,7 @@ from ropewalk.statistics.base import (
     left_out,
 )
 from ropewalk.statistics.packing import pack, unpack
+from ropewalk.statistics.pairs import PAIRS, spectrum_rows
 from ropewalk.statistics.registry import register
 from ropewalk.statistics.stream import MomentStream
 from ropewalk.statistics.totals import Totals
@@ -74,9 +75,7 @@ class Frame(Statistic):
     }
     tables: ClassVar = {
         "spectrum": {
-            "pair": "pair of dimensions that turn together, fastest first",
-            "frequency": "radians a token",
-            "wavelength": "tokens for a whole turn",
+            **PAIRS,
             **{
                 f"{name}_{kind}": text.format(noun=noun)
                 for name, text in _OF_PAIRS.items()
@@ -113,7 +112,7 @@ class Frame(Statistic):
             return Readout()
         plain = [{name: array for name, array in part.items() if f".{PRE}." not in name} for part in parts]
         sums = left_out(plain)
-        q, k = _turned(sums, "q", rotary), _turned(sums, "k", rotary)[heads.key_index]
+        q, k = turned_means(sums, "q", rotary), turned_means(sums, "k", rotary)[heads.key_index]
         kernel = Kernel.of(q, k, rotary.frequencies, heads.layer.scale or heads.layer.head_dim**-0.5)
         reach = heads.layer.reach(scope.context)
         curve, shares = kernel.by_distance(scope.context, reach), kernel.shares(scope.context, reach)
@@ -129,7 +128,7 @@ class Frame(Statistic):
             "kernel_im": kernel.strength.imag,
         }
         tables = {
-            "spectrum": _spectrum(heads, rotary, of_pairs),
+            "spectrum": spectrum_rows(heads, rotary, of_pairs),
             "distance": distance_rows(heads, scope.context, {"kernel": curve}),
         }
         return Readout.of_stacked(columns, tables, {"kernel": curve})
@@ -152,18 +151,7 @@ def _of_pairs(turned: Turned) -> dict[str, Floats]:
     return {"energy": turned.energy_share, "fixed": turned.fixed, "concentration": turned.concentration}
 
 
-def _spectrum(heads: LayerHeads, rotary: Rotary, columns: Mapping[str, Floats]) -> pd.DataFrame:
-    frequencies = np.array(rotary.frequencies)
-    order = np.argsort(-frequencies, kind="stable")
-    facts = {
-        "pair": np.arange(len(order)),
-        "frequency": frequencies[order],
-        "wavelength": 2 * np.pi / frequencies[order],
-    }
-    return head_rows(heads, facts, {name: column[..., order] for name, column in columns.items()})
-
-
-def _turned(sums: Sums, kind: str, rotary: Rotary) -> Turned:
+def turned_means(sums: Sums, kind: str, rotary: Rotary) -> Turned:
     """Means over tokens: u_f = (a + ib) (cos φ - i sin φ), of which the four products are summed apart."""
     n = sums["n"].reshape(-1, 1, 1)
     cosine, sine, square = np.moveaxis(sums[f"{kind}.dimensions"], -2, 0) / n

@@ -8,7 +8,7 @@ import numpy as np
 from ropewalk.geometry.moments import Floats, Moments, merge_all
 from ropewalk.statistics.base import FIRST, KINDS, LayerHeads, Observation, Readout, Scope, Statistic, Sums
 from ropewalk.statistics.packing import pack, unpack
-from ropewalk.statistics.position import COLUMNS, COMMON, SKIPPED, ByKind, read_position
+from ropewalk.statistics.position import COLUMNS, COMMON, SKIPPED, SPECTRUM, ByKind, read_position
 from ropewalk.statistics.registry import register
 from ropewalk.statistics.stream import MomentStream, shuffled_positions
 
@@ -16,11 +16,13 @@ from ropewalk.statistics.stream import MomentStream, shuffled_positions
 @register("moments")
 class MomentSums(Statistic):
     """Moments of every token's query and key with its position (docs/method.md §2), and what follows from them alone:
-    the combined PCA, the choices of axis and the readout (§3), with positions as they are and shuffled (§7).
+    the combined PCA, the choices of axis and the readout (§3), with positions as they are and shuffled (§7), the plane
+    of drift and separation (§5).
     """
 
     revision: ClassVar = 2
     columns: ClassVar = COLUMNS
+    tables: ClassVar = {"spectrum": SPECTRUM}
 
     def accumulator(self, heads: LayerHeads, scope: Scope) -> "MomentAccumulator":
         """Streams of queries and of keys."""
@@ -55,7 +57,7 @@ class MomentSums(Statistic):
         if scope.common_context == scope.context:
             others[COMMON] = whole
         shuffled = {kind: [part[f"{kind}.shuffled"] for part in parts] for kind in KINDS}
-        return read_position(heads, scope.components, whole, shuffled, others)
+        return read_position(heads, scope, whole, shuffled, others)
 
     def stored_bytes(self, vectors: int, head_dim: int, scope: Scope, shards: int) -> float:
         """Scatters of all tokens and of the leading ones, and a few vectors and numbers each, in float64."""

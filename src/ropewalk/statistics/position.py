@@ -12,8 +12,10 @@ from ropewalk.geometry.moments import Floats, Moments, merge_all
 from ropewalk.geometry.pca import centred_scatter, pooled_scatter, ratio
 from ropewalk.geometry.rank import ranks
 from ropewalk.geometry.readout import readouts
+from ropewalk.geometry.rotation import METRICS, OF_PAIRS, by_wavelength, pair_energy, rotation
 from ropewalk.geometry.taxonomy import classify
-from ropewalk.statistics.base import FIRST, KINDS, NOUNS, LayerHeads, Readout
+from ropewalk.statistics.base import FIRST, KINDS, NOUNS, LayerHeads, Readout, Scope
+from ropewalk.statistics.pairs import PAIRS, spectrum_rows
 
 CENTRED, DRIFT = AXES["centred"], AXES["drift"]
 SKIPPED, COMMON, PERMUTED = f"_skip{FIRST}", "_common", "_permuted"
@@ -53,8 +55,16 @@ COLUMNS: Mapping[str, str] = {
         "counted in part"
         for kind in KINDS
     },
+    **METRICS,
+    **OF_PAIRS,
 }
 """Columns of `heads.csv` that come from moments."""
+SPECTRUM: Mapping[str, str] = {
+    **PAIRS,
+    "drift_energy": "share of the drift axis' energy in the pair",
+    "pc0_energy": "share of PC0's energy in the pair",
+}
+"""Columns of `spectrum.csv` that come from moments."""
 
 ByKind = Mapping[str, Sequence[Moments]]
 """Moments of the query heads ("q") and of the key heads ("k") of a layer, per group of documents."""
@@ -62,19 +72,19 @@ ByKind = Mapping[str, Sequence[Moments]]
 
 def read_position(
     heads: LayerHeads,
-    count: int,
+    scope: Scope,
     whole: ByKind,
     shuffled: Mapping[str, Sequence[Floats]],
     others: Mapping[str, ByKind],
 ) -> Readout:
-    """The columns `COLUMNS` of a layer's heads, and `count` components of each for `qk.csv`.
+    """The columns `COLUMNS` of a layer's heads, their components for `qk.csv`, and energies for `spectrum.csv`.
 
     `shuffled` holds Σ x (t' - t) [heads, d] per kind and group, t' being shuffled positions; `others` the moments of
     some of the tokens, by the ending of the columns that they make.
     """
     moments = _grouped(whole, heads)
     null = moments.relabelled(shuffled["q"], [part[heads.key_index] for part in shuffled["k"]])
-    pooled = components(moments, pooled_scatter, count)
+    pooled = components(moments, pooled_scatter, scope.components)
     centred = components(moments, centred_scatter, 1)
     signals = signal(moments, pooled.directions)
     found = _Columns()
@@ -84,7 +94,9 @@ def read_position(
     found.values["overlap"] = pooled.overlap[:, 0]
     found.add_signal("", signals)
     found.add_signal(CENTRED, signal(moments, centred.directions))
-    found.add_signal(DRIFT, signal(moments, drift(moments)))
+    drifting = drift(moments)
+    found.add_signal(DRIFT, signal(moments, drifting))
+    found.add_rotation(moments, scope.context)
     for ending, part in others.items():
         other = _grouped(part, heads)
         found.add_signal(ending, signal(other, components(other, pooled_scatter, 1).directions))
@@ -109,8 +121,25 @@ def read_position(
         "shards": np.full(len(heads.heads), moments.groups),
     }
     replicates = found.replicates if moments.groups > 1 else {}
-    table = _component_rows(heads, pooled, signals, counts)
-    return Readout(found.values, replicates, {"qk": table}, _along_first(moments, pooled.directions, signals))
+    tables = {"qk": _component_rows(heads, pooled, signals, counts)}
+    rotary = heads.layer.rotary_pairs
+    if rotary is not None:
+        energies = {
+            name: pair_energy(_stacked(moments, axes), rotary.first, rotary.second)
+            for name, axes in (("drift", drifting), ("pc0", pooled.directions))
+        }
+        for name, stacked in by_wavelength(**energies, frequencies=rotary.frequencies, context=scope.context).items():
+            found.add(name, stacked[0], stacked[1:])
+        rows = {f"{name}_energy": energy for name, energy in energies.items()}
+        tables["spectrum"] = spectrum_rows(heads, rotary, rows)
+    arrays = _along_first(moments, pooled.directions, signals)
+    return Readout(found.values, replicates, tables, arrays)
+
+
+def _stacked(moments: Grouped, directions: Directions) -> Floats:
+    """The first of some directions, of the whole and without each group [1 + groups, heads, d]."""
+    whole = directions.whole[None, :, :, 0]
+    return whole if directions.rest is None else np.concatenate([whole, moments.split(directions.rest[:, :, 0])])
 
 
 def _along_first(moments: Grouped, directions: Directions, along: Signal) -> dict[str, Floats]:
@@ -118,10 +147,7 @@ def _along_first(moments: Grouped, directions: Directions, along: Signal) -> dic
     kind the correlation `r_q` and the sum of squares `spread_q` along it; of the whole alone [heads] the straight line
     that the correlation assumes: `level_q` at position `middle_q`, rising by `slope_q` a token.
     """
-    first = [directions.whole[:, :, 0]]
-    if directions.rest is not None:
-        first += list(moments.split(directions.rest[:, :, 0]))
-    axes = np.stack(first) * along.sign[:, :1]
+    axes = _stacked(moments, directions) * along.sign[:, :1]
     arrays: dict[str, Floats] = {"pc0": axes}
     for kind, whole, left, r, r_rest in (
         ("q", moments.q, moments.q_rest, along.r_q, along.r_q_rest),
@@ -158,6 +184,16 @@ class _Columns:
 
     def add(self, name: str, values: Floats, replicates: Floats) -> None:
         self.values[name], self.replicates[name] = values, replicates
+
+    def add_rotation(self, moments: Grouped, context: int) -> None:
+        whole = rotation(moments.q, moments.k, context)
+        left = (
+            {}
+            if moments.q_rest is None or moments.k_rest is None
+            else rotation(moments.q_rest, moments.k_rest, context)
+        )
+        for name, values in whole.items():
+            self.add(name, values, moments.split(left[name]) if left else np.empty((0, len(values))))
 
     def add_signal(self, ending: str, along: Signal) -> None:
         self.add(f"r_q{ending}", along.r_q[:, 0], along.r_q_rest[..., 0])

@@ -19,6 +19,7 @@ BUILT_IN = {
     "frame": "ropewalk.statistics.frame",
     "behaviour": "ropewalk.statistics.behaviour",
     "sample": "ropewalk.statistics.sample",
+    "buckets": "ropewalk.statistics.buckets",
 }
 """Modules of the package's own statistics: each registers one."""
 

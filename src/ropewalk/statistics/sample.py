@@ -1,10 +1,10 @@
 """A small sample of vectors, kept as they are: `l{LL}h{HH}{q|k}/data.parquet`, for what sums cannot tell."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +13,30 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ropewalk.files import atomic_path, write_text
+from ropewalk.fingerprint import fingerprint
+from ropewalk.geometry.moments import Floats
 from ropewalk.models.layout import LAYOUT_FILE
-from ropewalk.statistics.base import KINDS, Captured, LayerHeads, Observation, Scope, Statistic, Sums, layers_of
+from ropewalk.seals import Ledger
+from ropewalk.statistics.base import (
+    KINDS,
+    Captured,
+    LayerHeads,
+    Observation,
+    Readout,
+    Scope,
+    Statistic,
+    Sums,
+    layers_of,
+)
+from ropewalk.statistics.plasticity import KEPT_COLUMNS, MAP, PROFILE, read_kept
 from ropewalk.statistics.registry import register
 
 if TYPE_CHECKING:
     import torch
 
-MADE_FROM = "made_from.txt"
+VECTORS = "vectors"
+"""Folder of the kept vectors of a checkpoint, beside its shards."""
+
 SCHEMA = pa.schema(
     [
         ("bucket", pa.int32()),
@@ -32,20 +48,32 @@ SCHEMA = pa.schema(
 )
 
 
+def kept_from(provenance: str) -> dict[str, str]:
+    """What kept vectors are made from, as their ledger says it."""
+    return {"shards": fingerprint(provenance)}
+
+
 def kept_positions(seed: int, document: int, layer: int, kind: str, context: int, rate: float) -> NDArray[np.int64]:
     """Positions of a document whose vectors are kept, each with probability `rate`; the same for the same arguments."""
-    generator = np.random.default_rng([seed, document, layer, KINDS.index(kind)])
+    # NumPy wants seeds of at least 0; a study may have any.
+    words = seed if seed >= 0 else seed % 2**64
+    generator = np.random.default_rng([words, document, layer, KINDS.index(kind)])
     return np.flatnonzero(generator.random(context) < rate)
 
 
 @register("sample")
 class VectorSample(Statistic):
-    """Vectors of some positions, chosen at random and the same way every time (docs/method.md §1)."""
+    """Vectors of some positions, chosen at random and the same way every time (docs/method.md §1), and what needs
+    vectors: attention plasticity (§6).
+    """
 
     rate: float = Field(1.0, gt=0, le=1, description="A position is kept with probability rate / bucket_size.")
     at_most: int = Field(
         2048, gt=0, description="Kept vectors of one head to expect at most; the rate is lowered to meet it."
     )
+
+    columns: ClassVar = KEPT_COLUMNS
+    tables: ClassVar = {"plasticity_profile": PROFILE, "plasticity_map": MAP}
 
     def probability(self, scope: Scope) -> float:
         """Probability with which a position of a document is kept."""
@@ -63,32 +91,41 @@ class VectorSample(Statistic):
             for name in parts[0]
         }
 
+    def read(self, parts: Sequence[Sums], heads: LayerHeads, scope: Scope, found: Mapping[str, Floats]) -> Readout:
+        """Attention plasticity of every head."""
+        del found
+        return read_kept(parts, heads, scope)
+
     def publish(self, captured: Captured, folder: Path) -> None:
         """Lay the sample out as Parquet below `folder`/vectors; done once for the same shards.
 
         What an earlier capture left there is taken away: its heads may be others.
         """
-        target = folder / "vectors"
-        mark = target / MADE_FROM
-        if mark.is_file() and mark.read_text(encoding="utf-8") == captured.provenance:
+        target, made_from = folder / VECTORS, kept_from(captured.provenance)
+        ledger = Ledger.read(target)
+        if ledger is not None and ledger.made_from == made_from and not ledger.differs(target):
             return
-        # First, because from here on nothing else is as it says.
-        mark.unlink(missing_ok=True)
+        layers = layers_of(captured.layout, captured.heads)
+        names = [
+            LAYOUT_FILE,
+            *(_name(heads, kind, number) for heads in layers for kind in KINDS for number in heads.numbers(kind)),
+        ]
+        Ledger.begin(target, names, replace=True)
+        # Only what is not written again: another run of the same study may be at it too.
         for old in target.glob("l*h*/data.parquet"):
-            old.unlink()
-            with suppress(OSError):  # where the folder holds something else too
-                old.parent.rmdir()
-        for heads in layers_of(captured.layout, captured.heads):
+            if old.relative_to(target).as_posix() not in names:
+                old.unlink(missing_ok=True)
+                with suppress(OSError):  # where the folder holds something else too
+                    old.parent.rmdir()
+        for heads in layers:
             kept = self.merge(captured.parts(self.name, heads))
-            for kind, numbers in (("q", heads.heads), ("k", heads.key_heads)):
-                for vectors, number in zip(kept[f"{kind}.vectors"], numbers, strict=True):
+            for kind in KINDS:
+                for vectors, number in zip(kept[f"{kind}.vectors"], heads.numbers(kind), strict=True):
                     table = _table(vectors, kept[f"document.{kind}"], kept[f"position.{kind}"], heads, captured.scope)
-                    name = f"l{heads.layer.layer:02d}h{number:02d}{kind}"
-                    with atomic_path(target / name / "data.parquet") as temporary:
+                    with atomic_path(target / _name(heads, kind, number)) as temporary:
                         pq.write_table(table, temporary, compression="zstd")
         write_text(target / LAYOUT_FILE, json.dumps(captured.layout.to_dict(), indent=1) + "\n")
-        # Last, because it says that everything else is there.
-        write_text(mark, captured.provenance)
+        Ledger.of(target, names, made_from).write(target)
 
     def stored_bytes(self, vectors: int, head_dim: int, scope: Scope, shards: int) -> float:
         """What is expected to be kept, in float32, once in shards and once as Parquet."""
@@ -128,6 +165,10 @@ class SampleAccumulator:
             arrays[f"document.{kind}"] = np.concatenate([np.full(len(at), document) for document, at in kept])
             arrays[f"position.{kind}"] = np.concatenate([at for _, at in kept])
         return arrays
+
+
+def _name(heads: LayerHeads, kind: str, number: int) -> str:
+    return f"l{heads.layer.layer:02d}h{number:02d}{kind}/data.parquet"
 
 
 def _table(

@@ -83,11 +83,15 @@ class MomentStream:
 
     def result(self) -> Moments:
         """Moments of everything seen so far."""
-        return self._of(len(self._cuts) + 1)
+        return self._of(0, len(self._cuts) + 1)
 
     def leading(self, count: int) -> Moments:
         """Moments of the first `count` tokens of every document, one of `cuts`."""
-        return self._of(self._cuts.index(count) + 1)
+        return self._of(0, self._cuts.index(count) + 1)
+
+    def segments(self) -> list[Moments]:
+        """Moments of the tokens between one cut and the next, the ends counted as cuts."""
+        return [self._of(number, number + 1) for number in range(len(self._cuts) + 1)]
 
     def shuffled(self) -> Floats:
         """Σ x (t' - t) [heads, d], t' being the shuffled positions. A common shift of x does not change it."""
@@ -98,12 +102,13 @@ class MomentStream:
         if self._sums is None:
             raise ValueError("no vectors were given")
 
-    def _of(self, segments: int) -> Moments:
+    def _of(self, start: int, stop: int) -> Moments:
         self._check()
         assert self._sums is not None
-        sums, first = (part[:segments].sum(dim=0).cpu().double().numpy() for part in (self._sums, self._first))
-        shift, t_sums = self._shift[:, 0].cpu().double().numpy(), self._t_first[:segments].sum(dim=0).numpy()
-        n, ones = float(self._n[:segments].sum()), np.ones(len(sums))
+        chosen = slice(start, stop)
+        sums, first = (part[chosen].sum(dim=0).cpu().double().numpy() for part in (self._sums, self._first))
+        shift, t_sums = self._shift[:, 0].cpu().double().numpy(), self._t_first[chosen].sum(dim=0).numpy()
+        n, ones = float(self._n[chosen].sum()), np.ones(len(sums))
         mean, t_mean = first[:, 0] / n, t_sums[0] / n
         return Moments(
             n=n * ones,

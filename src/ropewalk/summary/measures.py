@@ -223,6 +223,18 @@ BEHAVIOUR = (
 )
 """Columns that say what heads do (docs/method.md §10) and whose means over heads are measures."""
 
+ROTATION = (
+    *("mu_q_a", "bias_strength", "bias_strength_context", "separation_strength", "var_frac_a", "var_frac_b"),
+    *("plane_var_fraction", "drift_slow", "pc0_slow"),
+)
+SIZES = ("alpha_q", "alpha_k", "alpha_q_context", "alpha_k_context", "r_q_a", "r_k_a")
+"""Columns of the planar rotation (docs/method.md §5) whose means, or the means of whose sizes, are measures."""
+PLASTICITY = (
+    *(f"ap_{part}{form}" for form in ("", "_gaussian", "_sums") for part in ("overall", "first_20", "last_20", "drop")),
+    "ap_gap",
+)
+"""Columns of attention plasticity (§6) whose means are measures."""
+
 MEASURES: Mapping[str, Measure] = {
     "mean_r_q": Mean("r_q"),
     "mean_r_k": Mean("r_k"),
@@ -264,6 +276,8 @@ MEASURES: Mapping[str, Measure] = {
         )
     },
     "mean_kernel_r": Mean("kernel_r"),
+    **{f"mean_{column}": Mean(column) for column in (*ROTATION, *PLASTICITY)},
+    **{f"mean_abs_{column}": Mean(column, size=True) for column in SIZES},
     "mean_bend_q": Mean("bend_q"),
     "mean_bend_k": Mean("bend_k"),
 }

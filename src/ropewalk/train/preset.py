@@ -5,10 +5,12 @@ from typing import Any
 
 import yaml
 
-from ropewalk.text import slug
+from ropewalk.text import LONGEST_SLUG, simplified
 
 SHARDS = 16
 """Groups of held-out documents that standard errors are computed from."""
+STATISTICS = ["moments", "frame", "profile", "behaviour", "sample"]
+"""All that has figures, kept vectors included: held-out text is short."""
 
 
 def study_text(record: Mapping[str, Any], name: str) -> str:
@@ -17,13 +19,13 @@ def study_text(record: Mapping[str, Any], name: str) -> str:
     Float32 on the CPU, so that the numbers do not depend on the machine.
     """
     study = {
-        "name": slug(name).strip("._-") or "training",
+        "name": simplified(name)[:LONGEST_SLUG].strip("._-") or "training",
         "defaults": {"tokenizer": "./tokenizer", "dtype": "float32", "device": "cpu"},
         "checkpoints": [
             {"repo": f"./checkpoints/{row['name']}", **{key: row[key] for key in ("label", "phase", "step", "context")}}
             for row in record["checkpoints"]
         ],
         "corpus": {"source": "jsonl", "paths": ["heldout.jsonl"], "column": "text"},
-        "capture": {"heads": "all", "shards": SHARDS},
+        "capture": {"heads": "all", "shards": SHARDS, "statistics": STATISTICS},
     }
     return yaml.safe_dump(study, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)

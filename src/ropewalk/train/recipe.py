@@ -4,20 +4,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from ropewalk.schema import Part
 from ropewalk.validation import validated
 from ropewalk.yamlfile import read_yaml
 
 MINIATURE = Path(__file__).parents[1] / "data" / "recipes" / "miniature.yaml"
 """The recipe of the checkpoints that travel with the package."""
 
-Positive = Annotated[int, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, le=10**9)]
 Rate = Annotated[float, Field(ge=0, le=1)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+class _Part(Part):
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
 
 class Corpus(_Part):
@@ -99,7 +100,7 @@ class Phase(_Part):
     """The phase as it is named in tables and figures."""
     continues: bool = False
     """Whether step numbers go on from the phase before rather than start at 0."""
-    context: Annotated[int, Field(ge=2)]
+    context: Annotated[int, Field(ge=2, le=2**24)]
     """Tokens per training sequence."""
     batch: Positive
     """Sequences per step."""
@@ -113,7 +114,7 @@ class Phase(_Part):
     """Learning rate at the phase's start, after warm-up."""
     end_learning_rate: Rate
     """Learning rate at the phase's end; the line between the two is straight."""
-    warmup: Annotated[int, Field(ge=0)] = 0
+    warmup: Annotated[int, Field(ge=0, le=10**9)] = 0
     """Steps over which the learning rate grows from nothing."""
     mix: dict[str, Annotated[float, Field(gt=0)]]
     """Share of training sequences from each group of files, in any unit."""
@@ -137,7 +138,7 @@ class Recipe(_Part):
 
     name: str
     """What the model card calls the model."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the initial weights and of the order of the text."""
     corpus: Corpus
     """Text to learn from."""

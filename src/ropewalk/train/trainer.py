@@ -18,14 +18,18 @@ from transformers import SmolLM3Config, SmolLM3ForCausalLM
 
 from ropewalk._version import __version__
 from ropewalk.files import atomic_path, write_bytes, write_text
+from ropewalk.fingerprint import file_fingerprint
 from ropewalk.models.device import choose_device
-from ropewalk.models.weights import CONFIG, WEIGHTS
+from ropewalk.models.documents import CONFIG
+from ropewalk.models.weights import WEIGHTS
+from ropewalk.ownership import check_owner, claim
 from ropewalk.progress import logger
 from ropewalk.train.card import model_card
+from ropewalk.train.output import HELDOUT, RECORD, finish_output, is_finished, owner_of
 from ropewalk.train.preset import study_text
 from ropewalk.train.progress import TrainingProgress
 from ropewalk.train.recipe import Phase, Recipe, load_recipe
-from ropewalk.train.state import Position, check_identity, load_state, save_state
+from ropewalk.train.state import STATE, Position, check_state, load_state, save_state
 from ropewalk.train.text import (
     SEPARATOR,
     Mixture,
@@ -42,23 +46,28 @@ from ropewalk.train.text import (
 FORMAT = 1
 
 
-def train(recipe: Path | None, output: Path, *, device: str = "auto") -> Path:
+def train(recipe: Path | None, output: Path, *, device: str = "auto", adopt: bool = False) -> Path:
     """Train the model of a recipe and write it to `output`; an interrupted run goes on where it was.
 
     Writes `checkpoints/<name>/` (bfloat16 weights and config), `tokenizer/`, `heldout.jsonl`, `losses.json`, a model
     card `README.md`, a study of all this (`study.yaml`) and the licence of the text. On the CPU the same recipe, text,
-    library versions and thread count give the same weights, interrupted or not. Returns `output`.
+    library versions and thread count give the same weights, interrupted or not. The folder must be new, empty or of
+    this training (`adopt` takes over one whose recipe was moved and edited); what is damaged is trained again. Returns
+    `output`.
     """
     settings = load_recipe(recipe)
     output = Path(output)
     chosen = choose_device(device)
     documents = read_corpus(settings.corpus)
     identity = _identity(settings, corpus_hash(documents), chosen)
-    record_path = output / "losses.json"
-    if record_path.exists():
-        check_identity(output, json.loads(record_path.read_text(encoding="utf-8"))["identity"], identity)
+    owner = owner_of(settings, recipe)
+    # Before it is marked: a folder of another training stays what it is.
+    check_owner(output, owner, adopt=adopt)
+    check_state(output / STATE, identity)
+    if is_finished(output, identity):
         logger.info(f"{output} holds this training, finished: nothing to do")
         return output
+    claim(output, owner, adopt=adopt)
 
     training, heldout = split_heldout(documents, settings.heldout)
     logger.info(f"{len(training)} files to learn from, {len(heldout)} held out; learning {settings.vocabulary} tokens")
@@ -70,7 +79,7 @@ def train(recipe: Path | None, output: Path, *, device: str = "auto") -> Path:
     sizes = {name: sum(map(len, pool)) for name, pool in pools.items()}
     logger.info("tokens: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items()))
 
-    write_text(output / "heldout.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    write_text(output / HELDOUT, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     tokenizer.save_pretrained(output / "tokenizer")
     licence = corpus_root(settings.corpus) / "LICENSE.txt"
     if licence.exists():
@@ -94,8 +103,8 @@ def train(recipe: Path | None, output: Path, *, device: str = "auto") -> Path:
     }
     write_text(output / "README.md", model_card(record))
     write_text(output / "study.yaml", study_text(record, output.resolve().name))
-    # Last, because its presence says that everything else is there.
-    write_text(record_path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    write_text(output / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    finish_output(output, identity)
     run.state_path.unlink(missing_ok=True)
     logger.info(_verdict(position.checkpoints))
     return output
@@ -168,7 +177,7 @@ class _Run:
 
     def __init__(self, recipe: Recipe, output: Path, device: torch.device, identity: dict[str, str]):
         self.recipe, self.output, self.device, self.identity = recipe, output, device, identity
-        self.state_path = output / "state.safetensors"
+        self.state_path = output / STATE
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(recipe.seed)
             self.model = SmolLM3ForCausalLM(phase_config(recipe, recipe.phases[0], 0)).to(device).train()
@@ -195,6 +204,8 @@ class _Run:
                     if saving:
                         row = self._checkpoint(index, position.step, texts)
                         position.checkpoints.append(row)
+                        names = [f"checkpoints/{row['name']}/{name}" for name in (CONFIG, WEIGHTS)]
+                        position.files |= {name: file_fingerprint(self.output / name) for name in names}
                         logger.info(_line(row))
                     position.seconds += time.perf_counter() - started
                     if saving or position.step % self.recipe.state_every == 0:

@@ -1,0 +1,159 @@
+"""A checkpoint's capture as one object: on disk (its manifest now, its sums when asked for), or in memory."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ropewalk.capture.manifest import MANIFEST, damaged, manifest_facts, model_facts, read_manifest, write_manifest
+from ropewalk.capture.shards import (
+    Provenance,
+    ShardSums,
+    open_shards,
+    prefix_of,
+    provenance_of,
+    shard_path,
+    shard_versions,
+    write_shard,
+)
+from ropewalk.errors import RopewalkError
+from ropewalk.models.layout import Head, Layout
+from ropewalk.statistics.base import KINDS, LayerHeads, Scope, Sums, layers_of
+from ropewalk.statistics.registry import build
+from ropewalk.versions import Versions, installed
+
+
+class StoredCapture:
+    """A checkpoint's finished capture on disk: its manifest now, its sums when they are asked for.
+
+    `dtype` and `proof` are None where the manifest was written before captures proved themselves.
+    """
+
+    def __init__(self, folder: Path, label: str) -> None:
+        self.folder, self.label = folder, label
+        manifest = read_manifest(folder)
+        try:
+            self.layout = Layout.from_dict(manifest["layout"])
+            self.heads = [Head(*head) for head in manifest["heads"]]
+            self.scope = Scope(**manifest["scope"])
+            self.statistics = {name: one["options"] for name, one in manifest["statistics"].items()}
+            self.dtype: str | None = manifest.get("dtype")
+            self.proof: Mapping[str, Any] | None = manifest.get("proof")
+            self.provenances = [
+                Provenance(manifest["model"], tokens, manifest["settings"]) for tokens in manifest["tokens_of_shards"]
+            ]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise damaged(folder / MANIFEST) from error
+
+    @property
+    def provenance(self) -> str:
+        """A fingerprint of all shards together."""
+        return _joined(self.provenances)
+
+    @property
+    def versions(self) -> dict[int, Versions]:
+        """Versions of what each shard was made with."""
+        return {number: made for number, made in shard_versions(self.folder).items() if number < len(self.provenances)}
+
+    def shard(self, number: int) -> ShardSums:
+        """All sums of one shard."""
+        layers = [heads.layer.layer for heads in layers_of(self.layout, self.heads)]
+        return {(name, layer): self._read(number, name, layer) for name in self.statistics for layer in layers}
+
+    def parts(self, statistic: str, heads: LayerHeads) -> list[Sums]:
+        """Sums of one statistic and layer, per shard."""
+        for number in range(len(self._files)):
+            self._check_heads(number, heads)
+        return [self._read(number, statistic, heads.layer.layer) for number in range(len(self._files))]
+
+    @cached_property
+    def _files(self) -> list[Any]:
+        paths = [shard_path(self.folder, number) for number in range(len(self.provenances))]
+        present = sum(path.is_file() for path in paths)
+        if present < len(paths):
+            raise RopewalkError(
+                f"{self.label!r} has {present} of its {len(paths)} shards: run `ropewalk capture STUDY` again, which "
+                "computes the others"
+            )
+        files = open_shards(paths)
+        for path, file, expected in zip(paths, files, self.provenances, strict=True):
+            if provenance_of(file) != expected:
+                raise RopewalkError(
+                    f"{path} was made from another model, documents or settings than {MANIFEST} beside it names: run "
+                    "`ropewalk capture STUDY` again, which tells them apart"
+                )
+        return files
+
+    @cached_property
+    def _names(self) -> list[list[str]]:
+        return [list(file.keys()) for file in self._files]
+
+    def _check_heads(self, number: int, heads: LayerHeads) -> None:
+        prefix = prefix_of("heads", heads.layer.layer)
+        for kind in KINDS:
+            name = f"{prefix}{kind}"
+            found = name in self._names[number] and tuple(self._files[number].get_tensor(name))
+            if found != heads.numbers(kind):
+                raise RopewalkError(
+                    f"{shard_path(self.folder, number)} holds other heads of layer {heads.layer.layer} than its "
+                    "manifest names: move it out of the folder and run `ropewalk capture STUDY` again"
+                )
+
+    def _read(self, number: int, statistic: str, layer: int) -> Sums:
+        prefix = prefix_of(statistic, layer)
+        return {
+            name.removeprefix(prefix): self._files[number].get_tensor(name)
+            for name in self._names[number]
+            if name.startswith(prefix)
+        }
+
+
+@dataclass(frozen=True)
+class MemoryCapture:
+    """A checkpoint's capture that was never written: the sums of each group of documents, by (statistic, layer)."""
+
+    layout: Layout
+    heads: list[Head]
+    scope: Scope
+    statistics: Mapping[str, Mapping[str, Any]]
+    provenances: Sequence[Provenance]
+    shards: Sequence[ShardSums]
+    made_with: Versions = field(default_factory=installed)
+    dtype: str | None = None
+    proof: Mapping[str, Any] | None = None
+
+    @property
+    def versions(self) -> dict[int, Versions]:
+        """Versions of what each group was made with."""
+        return dict.fromkeys(range(len(self.provenances)), self.made_with)
+
+    @property
+    def provenance(self) -> str:
+        """A fingerprint of all groups together."""
+        return _joined(self.provenances)
+
+    def shard(self, number: int) -> ShardSums:
+        """All sums of one group of documents."""
+        return self.shards[number]
+
+    def parts(self, statistic: str, heads: LayerHeads) -> list[Sums]:
+        """Sums of one statistic and layer, per group of documents."""
+        return [shard[statistic, heads.layer.layer] for shard in self.shards]
+
+
+def write_capture(folder: Path, captured: "StoredCapture | MemoryCapture", checkpoint: str) -> None:
+    """Write a capture as a run of the study would have: its manifest and its shards."""
+    manifest = {
+        "checkpoint": checkpoint,
+        **manifest_facts(captured.scope, captured.provenances, build(captured.statistics)),
+        **model_facts(captured.layout, captured.heads, captured.dtype, captured.proof),
+    }
+    write_manifest(folder, manifest)
+    heads, versions = layers_of(captured.layout, captured.heads), captured.versions
+    for number, provenance in enumerate(captured.provenances):
+        write_shard(shard_path(folder, number), captured.shard(number), heads, provenance, versions[number])
+
+
+def _joined(provenances: Sequence[Provenance]) -> str:
+    return "".join(f"{one.model} {one.tokens} {one.settings}\n" for one in provenances)

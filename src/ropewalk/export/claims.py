@@ -1,0 +1,116 @@
+"""Statistics of queries and keys as a file states them: our own formats, or a folder of KVPress."""
+
+import json
+import re
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load
+
+from ropewalk.errors import RopewalkError
+from ropewalk.export.arrays import ENTRY, Arrays, checked_header
+from ropewalk.export.kvpress import STATISTICS
+from ropewalk.geometry.moments import Floats
+from ropewalk.reading import open_regular, unreadable
+from ropewalk.statistics.frame import PRE
+
+REMEDY = "give a file of `ropewalk export --to safetensors` or `--to npz`, or a folder of KVPress"
+NAME = re.compile(r"l(\d+)\.([qk])\.(post|pre)\.(mean|covariance|count)")
+
+Key = tuple[int, str, str]
+"""Layer, kind (`q` or `k`), frame (`post` or `pre`)."""
+
+
+@dataclass(frozen=True)
+class Stated:
+    """Mean [heads, d] and covariance [heads, d, d] of a layer's vectors, over so many tokens (None: it does not say).
+
+    `heads` are the numbers of the heads.
+    """
+
+    mean: Floats
+    covariance: Floats
+    heads: tuple[int, ...]
+    count: float | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a file states: statistics by layer, kind and frame, and how many layers the model is said to have.
+
+    `context` and `skip_first` are None where the file does not say, or does not say it in tokens.
+    """
+
+    path: Path
+    stated: Mapping[Key, Stated]
+    depth: int
+    context: int | None = None
+    skip_first: int | None = None
+
+
+def read_claim(path: Path) -> Claim:
+    """Read a file or folder of statistics; one that is damaged or of another kind is an error."""
+    reader: Callable[[Path], Claim] = _kvpress if path.is_dir() else _npz if path.suffix == ".npz" else _safetensors
+    try:
+        claim = reader(path)
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError, zipfile.BadZipFile) as error:
+        raise unreadable(path, error, REMEDY) from error
+    for (layer, kind, frame), one in claim.stated.items():
+        if not (np.isfinite(one.mean).all() and np.isfinite(one.covariance).all()):
+            raise RopewalkError(
+                f"{path} has numbers that are none (NaN or infinite) in layer {layer}, {kind}, {frame}: make it again"
+            )
+    if not claim.stated:
+        raise RopewalkError(f"{path} holds no mean with its covariance, so a model cannot tell: {REMEDY}")
+    return claim
+
+
+def _safetensors(path: Path) -> Claim:
+    with open_regular(path) as file:
+        data = file.read()
+    arrays = load(data)
+    length = int.from_bytes(data[:8], "little")
+    metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+    return _own(path, arrays, metadata.get(ENTRY))
+
+
+def _npz(path: Path) -> Claim:
+    with open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    about = arrays.pop(ENTRY, None)
+    return _own(path, arrays, None if about is None else bytes(about).decode())
+
+
+def _own(path: Path, arrays: Arrays, header: str | None) -> Claim:
+    about = checked_header(header, path)
+    found: dict[Key, dict[str, Any]] = {}
+    for name, array in arrays.items():
+        if match := NAME.fullmatch(name):
+            found.setdefault((int(match[1]), match[2], match[3]), {})[match[4]] = np.asarray(array, dtype=np.float64)
+    numbers = {layer["layer"]: {"q": layer["heads"], "k": layer["k_heads"]} for layer in about["layers"]}
+    stated = {
+        (layer, kind, frame): Stated(
+            one["mean"], one["covariance"], tuple(numbers[layer][kind]), float(np.asarray(one["count"]).min())
+        )
+        for (layer, kind, frame), one in found.items()
+        if "covariance" in one
+    }
+    tokens = about["tokens"]
+    return Claim(path, stated, int(about["model"]["depth"]), int(tokens["context"]), int(tokens["skip_first"]))
+
+
+def _kvpress(path: Path) -> Claim:
+    config = json.loads((path / STATISTICS[0]).read_text(encoding="utf-8"))
+    with open_regular(path / STATISTICS[1]) as file:
+        arrays = load(file.read())
+    mean, spread = (np.asarray(arrays[name], dtype=np.float64) for name in ("query_mean", "query_cov"))
+    if mean.ndim != 3 or spread.shape != (*mean.shape, mean.shape[2]):
+        raise ValueError(f"query_mean has shape {mean.shape} and query_cov {spread.shape}")
+    heads = tuple(range(mean.shape[1]))
+    stated = {(layer, "q", PRE): Stated(mean[layer], spread[layer], heads) for layer in range(len(mean))}
+    return Claim(path, stated, len(mean), skip_first=int(config.get("n_sink", 0)))

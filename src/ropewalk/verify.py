@@ -1,0 +1,220 @@
+"""Is everything in a results folder what was written, and of one piece? And making again what is not."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ropewalk.capture.corpus import check_tokens
+from ropewalk.capture.manifest import MANIFEST
+from ropewalk.capture.pinned import COMMITS
+from ropewalk.capture.shards import SHARDS, capture_folder, is_whole, open_shard, provenance_of, shard_path
+from ropewalk.capture.stored import StoredCapture
+from ropewalk.errors import RopewalkError
+from ropewalk.figures.head_collage import COLLAGES
+from ropewalk.freshness import PICTURES, StaleTablesError, pictures_made_from, tables_digest
+from ropewalk.ownership import MARK, read_owner
+from ropewalk.progress import logger
+from ropewalk.record import RECORD, OutdatedError, Record, read_record
+from ropewalk.report.page import is_current
+from ropewalk.results import Results, analyze, load
+from ropewalk.seals import LEDGER, Ledger, is_intact, read_sealed_json
+from ropewalk.statistics.sample import VECTORS, kept_from
+from ropewalk.study import KIND, Study
+from ropewalk.studyfile import load_study
+from ropewalk.text import slug
+
+STEPS = ("capture", "tables", "figures", "report")
+"""What makes files, in order: one step is made from those before it."""
+
+OUT_OF_DATE = "out of date"
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was found of one file: nothing (None), or that it is damaged, missing, unfinished or out of date."""
+
+    path: Path
+    step: str
+    state: str | None = None
+
+
+def verify(folder: Path) -> list[Check]:
+    """Check every file of a results folder against its seal, and each step against what it was made from."""
+    if not folder.is_dir():
+        raise RopewalkError(f"no results at {folder}: give the folder of a run")
+    owner = read_owner(folder)
+    if owner is not None and owner.kind != KIND:
+        raise RopewalkError(
+            f"{folder} holds {owner.describe()} and no results: run `ropewalk train` on it again, which checks it"
+        )
+    if not (folder / MARK).exists() and not (folder / RECORD).exists():
+        raise RopewalkError(f"{folder} is not a results folder: it has no {RECORD}; give the folder of a run")
+    record: Record | None = None
+    state: str | None = "missing"
+    try:
+        record = read_record(folder)
+        state = None if record is not None else "missing"
+    except OutdatedError:
+        raise
+    except RopewalkError:
+        state = "damaged"
+    results = _results(folder)
+    return [
+        Check(folder / MARK, "capture", _state(folder / MARK, owner is not None)),
+        Check(folder / RECORD, "capture", state),
+        *_tokens(folder / "tokens"),
+        *(check for captured in _captures(folder, record) for check in _captured(captured)),
+        *_tables(folder, record),
+        *(check for drawn in sorted(folder.glob(f"{PICTURES}*")) for check in _pictures(drawn, results)),
+        *(_ledger(folder / COLLAGES, "figures") if (folder / COLLAGES).is_dir() else ()),
+        *_report(folder / "report.html", results),
+    ]
+
+
+def _state(path: Path, whole: bool) -> str | None:
+    return None if whole else "damaged" if path.exists() else "missing"
+
+
+def _tokens(folder: Path) -> Iterator[Check]:
+    for path in sorted(folder.glob("*.json")):
+        if path.name == COMMITS:
+            yield Check(path, "capture", _state(path, read_sealed_json(path) is not None))
+        else:
+            whole = read_sealed_json(path) is not None
+            yield Check(path, "capture", _state(path, whole))
+            yield Check(path.with_suffix(".bin"), "capture", check_tokens(path) if whole else None)
+
+
+def _captures(folder: Path, record: Record | None) -> list[Path]:
+    """The folders of the checkpoints: those of the study, or where that cannot be read, those that are there."""
+    if record is None:
+        return sorted(path for path in (folder / "captures").glob("*") if path.is_dir())
+    return [capture_folder(folder, checkpoint.slug) for checkpoint in record.study.checkpoints]
+
+
+def _captured(folder: Path) -> Iterator[Check]:
+    manifest, present = folder / MANIFEST, sorted(folder.glob(SHARDS))
+    try:
+        captured = StoredCapture(folder, folder.name)
+    except RopewalkError:
+        yield Check(manifest, "capture", _state(manifest, whole=False))
+        yield from (Check(path, "capture", _state(path, is_whole(path))) for path in present)
+        return
+    yield Check(manifest, "capture")
+    for number, expected in enumerate(captured.provenances):
+        path = shard_path(folder, number)
+        state = _state(path, path.is_file() and is_whole(path))
+        if state is None and provenance_of(open_shard(path)) != expected:
+            state = "of another capture"
+        yield Check(path, "capture", state)
+    kept = folder / VECTORS
+    if kept.is_dir():
+        yield from _ledger(kept, "capture", kept_from(captured.provenance))
+
+
+def _tables(folder: Path, record: Record | None) -> Iterator[Check]:
+    if not (folder / LEDGER).exists() and not (folder / "qk.csv").exists():
+        return  # they were not made yet
+    checks = list(_ledger(folder, "tables"))
+    if record is not None and not any(check.state for check in checks):
+        try:
+            tables_digest(folder, record.study, _stored(folder, record.study))
+        except StaleTablesError:
+            checks = [Check(check.path, "tables", OUT_OF_DATE) for check in checks]
+        except RopewalkError:
+            pass  # what it is of is damaged itself
+    yield from checks
+
+
+def _stored(folder: Path, study: Study) -> dict[str, StoredCapture]:
+    folders = {one.name: capture_folder(folder, one.slug) for one in study.checkpoints}
+    return {name: StoredCapture(own, name) for name, own in folders.items() if (own / MANIFEST).is_file()}
+
+
+def _pictures(folder: Path, results: Results | None) -> Iterator[Check]:
+    axis = folder.name.removeprefix(f"{PICTURES}_") if folder.name != PICTURES else None
+    made_from = None if results is None else pictures_made_from(results.digest, results.figure_options(axis))
+    yield from _ledger(folder, "figures", made_from)
+
+
+def _report(path: Path, results: Results | None) -> Iterator[Check]:
+    if path.is_file():
+        state = _state(path, is_intact(path))
+        if state is None and results is not None and not is_current(path, str(results.digest)):
+            state = OUT_OF_DATE
+        yield Check(path, "report", state)
+
+
+def _results(folder: Path) -> Results | None:
+    """The results of a folder; None where they cannot be read, which is said of their own files."""
+    try:
+        return load(folder)
+    except RopewalkError:
+        return None
+
+
+def _ledger(folder: Path, step: str, made_from: dict[str, str] | None = None) -> Iterator[Check]:
+    """The files of a ledger, and the ledger itself."""
+    ledger = Ledger.read(folder)
+    yield Check(folder / LEDGER, step, _state(folder / LEDGER, ledger is not None))
+    if ledger is None:
+        return
+    stale = made_from is not None and dict(ledger.made_from) != made_from
+    for name in ledger.files:
+        yield Check(folder / name, step, ledger.state(folder, name) or (OUT_OF_DATE if stale else None))
+
+
+def repair(folder: Path, checks: list[Check]) -> None:
+    """Make again what is not as it was written, from the first step of which something is wrong.
+
+    Shards and tokens are computed again from the model and the corpus, tables from shards, figures and report from
+    tables. A step that was never taken is not taken now.
+    """
+    wrong = {check.step for check in checks if check.state is not None}
+    taken = {check.step for check in checks}
+    if not wrong:
+        return
+    if "capture" in wrong:
+        from ropewalk.capture.run import capture_study
+
+        capture_study(_study(folder), adopt=True)
+    first = STEPS.index(min(wrong, key=STEPS.index))
+    if "tables" in taken and first <= STEPS.index("tables"):
+        analyze(folder)
+    results = load(folder) if {"figures", "report"} & taken else None
+    if results is not None and "figures" in taken and first <= STEPS.index("figures"):
+        for drawn in sorted(folder.glob(f"{PICTURES}*")):
+            axis = drawn.name.removeprefix(f"{PICTURES}_") if drawn.name != PICTURES else None
+            results.write_figures(drawn, axis, done=lambda path: logger.info("%s", path))
+        for checkpoint, layer, head in _collages(folder, results):
+            results.write_collage(folder / COLLAGES, layer, head, checkpoint)
+    if results is not None and "report" in taken:
+        results.report(folder)
+
+
+def _collages(folder: Path, results: Results) -> Iterator[tuple[str, int, int]]:
+    """The heads of which a page was drawn: checkpoint, layer and head, by the names of their folders."""
+    slugs = {slug(name): name for name in results.view.lineup.names}
+    for path in sorted((folder / COLLAGES).glob("*")):
+        match = re.fullmatch(r"(.+)_l(\d+)h(\d+)", path.name)
+        if match and match[1] in slugs:
+            yield slugs[match[1]], int(match[2]), int(match[3])
+
+
+def _study(folder: Path) -> Study:
+    """The study of a folder, from its record, else from the file that its mark names."""
+    owner = read_owner(folder)
+    try:
+        record = read_record(folder)
+    except RopewalkError:
+        record = None
+    if record is not None:
+        study = record.study.model_copy(update={"results": str(folder)})
+        return study if owner is None else study.owned_by(owner)
+    if owner is None or not Path(owner.file).is_file():
+        raise RopewalkError(
+            f"neither {folder / RECORD} nor {folder / MARK} tells the study any more: run it again with "
+            f"`ropewalk run STUDY --results {folder} --adopt`, which goes on with the shards that are there"
+        )
+    return load_study(owner.file, folder)

@@ -1,0 +1,1 @@
+"""What is promised of results when things go wrong, tried at random: `make faults` (docs/reliability.md)."""

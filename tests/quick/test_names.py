@@ -1,0 +1,64 @@
+"""Names are text: whatever they read like, they come through tables, figures and page as they are."""
+
+import html
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import ropewalk
+from helpers.tables import synthetic
+from helpers.tiny import tiny_smollm3
+from ropewalk.tables import read_qk, write_csv
+
+NAMES = [
+    *("NA", "null", "nan", "None", "N/A", "-", "1.0", "007", "1e5", "True", "inf", "#N/A", "<NA>"),
+    *('a "quoted" one', "comma, comma", "two\nlines", "line\r\nend", " spaces ", "\ttab", "=1+1", "@x"),
+    *("日本語", "نص عربي", "é" * 300),
+    *("<script>alert(1)</script>", "$x_1$", "\\alpha", "{braces}", "100%", "_", "."),
+]
+
+
+@pytest.mark.parametrize("column", ["checkpoint", "label", "phase", "family"])
+def test_tables_give_names_back(column: str, tmp_path: Path) -> None:
+    table = synthetic(len(NAMES), layers=2, heads=4, phases=1, models=column == "family")
+    codes = pd.factorize(table["checkpoint"])[0]
+    table[column] = [NAMES[code] for code in codes]
+    write_csv(tmp_path / "qk.csv", table)
+    read = read_qk(tmp_path)
+    assert list(dict.fromkeys(read[column])) == NAMES
+    view = ropewalk.load(tmp_path / "qk.csv").view
+    if column == "checkpoint":
+        assert list(view.lineup.names) == NAMES
+    if column == "label":
+        assert list(view.lineup.labels) == NAMES
+    if column in ("phase", "family"):
+        assert [group.name for group in view.lineup.groups] == NAMES
+
+
+def test_a_missing_number_is_missing_however_it_is_written(tmp_path: Path) -> None:
+    text = "checkpoint,layer,head,pc,explained_variance,r_q,r_k\nNA,0,0,0,0.5,NA,nan\nNA,0,1,0,0.5,,0.25\n"
+    (tmp_path / "qk.csv").write_text(text)
+    read = read_qk(tmp_path)
+    assert list(read["checkpoint"]) == ["NA", "NA"]
+    assert read["r_q"].isna().all()
+    assert list(read["r_k"].isna()) == [True, False]
+
+
+@pytest.mark.parametrize(
+    "name", ["NA", "two\nlines", "<script>alert(1)</script>", "$x_1$ \\alpha", "é" * 300, "日本語"]
+)
+def test_results_are_saved_and_shown_under_any_name(name: str, tmp_path: Path) -> None:
+    tokens = np.random.default_rng(0).integers(0, 300, (4, 32))
+    results = ropewalk.measure(tiny_smollm3(), tokens, context=32, shards=2, statistics=["moments"], label=name)
+    folder = results.save(tmp_path / "results")
+    loaded = ropewalk.load(folder)
+    assert loaded.view.lineup.labels == (name,)
+    assert loaded.head(0, 0, name).layer == 0
+    replicates = loaded.replicates
+    assert replicates is not None
+    assert set(replicates["checkpoint"]) == set(results.heads["checkpoint"])
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert html.escape(name.split("\n")[0][:30], quote=False) in page or not name.isprintable()
