@@ -4,18 +4,16 @@ python scripts/write_summary.py results/smollm2_135m docs/smollm2.md
 """
 
 import argparse
-import re
 from pathlib import Path
 
+from marks import write_between
 from ropewalk.figures.phrases import CORRELATION, SHARE, Unit
 from ropewalk.figures.wording import AXIS_NAMES, value
-from ropewalk.files import write_text
 from ropewalk.geometry.axes import AXES
 from ropewalk.geometry.taxonomy import CATEGORIES
 from ropewalk.results import load
 from ropewalk.summary.view import View
 
-MARKS = ("<!-- summary -->", "<!-- /summary -->")
 ON_AXES: dict[str, tuple[str, Unit]] = {
     "mean_r_q": ("mean r_q", CORRELATION),
     "mean_r_k": ("mean r_k", CORRELATION),
@@ -74,11 +72,7 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("document", type=Path)
     options = parser.parse_args()
-    text = options.document.read_text(encoding="utf-8")
-    between = re.compile(f"(?<={re.escape(MARKS[0])}\n).*?(?={re.escape(MARKS[1])})", re.DOTALL)
-    if not between.search(text):
-        raise SystemExit(f"{options.document} has no marks for a summary: it needs the lines {MARKS[0]} and {MARKS[1]}")
-    write_text(options.document, between.sub(lambda _: f"\n{summary(options.results)}\n\n", text))
+    write_between(options.document, "summary", summary(options.results))
 
 
 if __name__ == "__main__":

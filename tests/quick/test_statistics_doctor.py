@@ -1,63 +1,23 @@
 """The doctor of statistics: a right file passes, and planted faults are called by their names."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
+from helpers import planting
 from helpers.command import Run
-from helpers.exporting import CASES, CONTEXT, Case, documents, measured, tapped, theta_of, vectors
+from helpers.exporting import CASES, CONTEXT, documents, measured
+from helpers.planting import SUMS, Arrays, Subject
 from helpers.tiny import make_texts, save_tokenizer, tiny_smollm3
 from ropewalk.errors import RopewalkError
-from ropewalk.models.proof import Finding
-from ropewalk.scrutiny import examine_statistics
 
-Arrays = dict[str, np.ndarray]
-SUMS = {"moments": {}, "frame": {"full": True}}
 MANY = 24
 FRESH = documents(50, MANY)
 """Other documents than those that files are made from."""
-
-
-class Subject:
-    """A model, a right file of it, and its raw vectors on the documents of that file."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        self.case: Case = CASES[name]
-        self.model = self.case.model()
-        (self.file,) = measured(self.model, MANY, shards=2, statistics=SUMS).export(folder / "right.npz", to="npz")
-        self.calls = tapped(self.model, documents(count=MANY))
-        self.folder = folder
-
-    def arrays(self) -> Arrays:
-        with np.load(self.file) as archive:
-            return {name: archive[name] for name in archive.files}
-
-    def planted(self, edit: Callable[[Arrays], object]) -> Path:
-        arrays = self.arrays()
-        edit(arrays)
-        path = self.folder / "planted.npz"
-        np.savez(path, **arrays)
-        return path
-
-    def raw(self, layer: int, kind: str) -> np.ndarray:
-        """[heads, documents, tokens, d]."""
-        return vectors(self.calls[layer], kind)
-
-    def examine(self, path: Path, rows: Any = FRESH) -> list[Finding]:
-        return examine_statistics(self.model, path, None, documents=rows)
-
-
-def state(arrays: Arrays, prefix: str, x: np.ndarray) -> None:
-    """Put mean and covariance of vectors [heads, documents, tokens, d] into a file."""
-    flat = x.reshape(len(x), -1, x.shape[-1])
-    arrays[f"{prefix}.mean"] = flat.mean(axis=1)
-    arrays[f"{prefix}.covariance"] = np.stack([np.cov(one, rowvar=False, bias=True) for one in flat])
 
 
 @pytest.fixture(scope="module")
@@ -66,138 +26,22 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subjec
 
     def get(name: str) -> Subject:
         if name not in found:
-            found[name] = Subject(name, tmp_path_factory.mktemp("subject"))
+            case, folder = CASES[name], tmp_path_factory.mktemp("subject")
+            model = case.model()
+            results = measured(model, MANY, shards=2, statistics=SUMS)
+            found[name] = Subject(case, model, results, documents(count=MANY), folder)
         return found[name]
 
     return get
 
 
-def every(subject: Subject) -> Any:
-    return [(layer, kind) for layer in range(4) for kind in "qk"]
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_a_right_file_passes(subjects: Callable[[str], Subject], name: str) -> None:
     subject = subjects(name)
-    findings = subject.examine(subject.file)
+    findings = subject.examine(subject.file, FRESH)
     assert {one.check for one in findings} == {"the statistics are the model's"}
     assert all(one.passed for one in findings)
     assert "queries, pre, layers 0-3: off by" in " ".join(one.detail for one in findings)
-
-
-def not_rotated_back(subject: Subject, arrays: Arrays) -> None:
-    for layer, kind in every(subject):
-        state(arrays, f"l{layer:02d}.{kind}.pre", subject.raw(layer, kind))
-
-
-def wrong_pairing(subject: Subject, arrays: Arrays) -> None:
-    other = Case(subject.case.model_type, subject.case.rotated, not subject.case.interleaved, subject.case.nope)
-    for layer, kind in every(subject):
-        x = [other.turned_back(one, layer, theta_of(subject.model)) for one in subject.raw(layer, kind)]
-        state(arrays, f"l{layer:02d}.{kind}.pre", np.stack(x))
-
-
-def wrong_way(subject: Subject, arrays: Arrays) -> None:
-    for layer, kind in every(subject):
-        x = subject.raw(layer, kind)
-        back = np.stack([subject.case.turned_back(one, layer, theta_of(subject.model)) for one in x])
-        # Turning forth is turning back the mirror image.
-        first, second = subject.case.pairs()
-        mirrored = x.copy()
-        mirrored[..., second] *= -1
-        forth = np.stack([subject.case.turned_back(one, layer, theta_of(subject.model)) for one in mirrored])
-        forth[..., second] *= -1
-        assert not np.allclose(back, forth)
-        assert len(first) == len(second)
-        state(arrays, f"l{layer:02d}.{kind}.pre", forth)
-
-
-def rotated_back(subject: Subject, arrays: Arrays) -> None:
-    for layer, kind in every(subject):
-        for part in ("mean", "covariance"):
-            arrays[f"l{layer:02d}.{kind}.post.{part}"] = arrays[f"l{layer:02d}.{kind}.pre.{part}"]
-
-
-def missing_norm(subject: Subject, arrays: Arrays) -> None:
-    seen: dict[tuple[int, str], torch.Tensor] = {}
-    hooks = []
-    for number, layer in enumerate(subject.model.model.layers):
-        for kind in "qk":
-            norm = getattr(layer.self_attn, f"{kind}_norm")
-
-            def note(_: Any, inputs: Any, key: tuple[int, str] = (number, kind)) -> None:
-                seen[key] = inputs[0]
-
-            hooks.append(norm.register_forward_pre_hook(note))
-    tapped(subject.model, documents(count=MANY))
-    for hook in hooks:
-        hook.remove()
-    for (number, kind), x in seen.items():
-        state(arrays, f"l{number:02d}.{kind}.pre", x.permute(2, 0, 1, 3).double().numpy())
-
-
-def nope_rotated(subject: Subject, arrays: Arrays) -> None:
-    believed = Case(subject.case.model_type, subject.case.rotated, subject.case.interleaved)
-    for layer in subject.case.nope:
-        for kind in "qk":
-            x = [believed.turned_back(one, layer, theta_of(subject.model)) for one in subject.raw(layer, kind)]
-            state(arrays, f"l{layer:02d}.{kind}.pre", np.stack(x))
-
-
-def scaled(subject: Subject, arrays: Arrays) -> None:
-    for name in arrays:
-        if name.endswith(".mean"):
-            arrays[name] = arrays[name] * subject.case.head_dim**-0.5
-        if name.endswith(".covariance"):
-            arrays[name] = arrays[name] / subject.case.head_dim
-
-
-def summed(subject: Subject, arrays: Arrays) -> None:
-    for name in arrays:
-        if name.endswith(".covariance"):
-            arrays[name] = arrays[name] * MANY * CONTEXT
-
-
-def not_centred(subject: Subject, arrays: Arrays) -> None:
-    for name in arrays:
-        if name.endswith(".covariance"):
-            mean = arrays[name.replace("covariance", "mean")]
-            arrays[name] = arrays[name] + mean[:, :, None] * mean[:, None, :]
-
-
-def transposed(subject: Subject, arrays: Arrays) -> None:
-    for layer, kind in every(subject):
-        x = subject.raw(layer, kind)
-        heads, rows, tokens, d = x.shape
-        flat = x.transpose(1, 2, 0, 3).reshape(rows, tokens, heads * d)
-        state(arrays, f"l{layer:02d}.{kind}.post", flat.reshape(rows, tokens, d, heads).transpose(3, 0, 1, 2))
-
-
-def reordered(subject: Subject, arrays: Arrays) -> None:
-    for name in arrays:
-        if ".q." in name and name.endswith((".mean", ".covariance")):
-            arrays[name] = arrays[name][[1, 2, 3, 0]]
-
-
-def two_reordered(subject: Subject, arrays: Arrays) -> None:
-    for name in arrays:
-        if ".q." in name and name.endswith((".mean", ".covariance")):
-            arrays[name] = arrays[name][[1, 0, 2, 3]]
-
-
-def exchanged(subject: Subject, arrays: Arrays) -> None:
-    for layer in range(4):
-        for part in ("mean", "covariance"):
-            q, k = f"l{layer:02d}.q.pre.{part}", f"l{layer:02d}.k.pre.{part}"
-            arrays[q], arrays[k] = arrays[k], arrays[q]
-
-
-def shifted(subject: Subject, arrays: Arrays) -> None:
-    kept = dict(arrays)
-    for name in kept:
-        if name.startswith("l") and ".frame." not in name:
-            layer = int(name[1:3])
-            arrays[name] = kept[f"l{(layer + 1) % 4:02d}{name[3:]}"]
 
 
 def other_weights(subject: Subject, arrays: Arrays) -> None:
@@ -214,53 +58,27 @@ def other_weights(subject: Subject, arrays: Arrays) -> None:
         arrays.update({name: archive[name] for name in archive.files})
 
 
-def header(arrays: Arrays, edit: Callable[[Any], object]) -> None:
-    about = json.loads(bytes(arrays["ropewalk"]))
-    edit(about)
-    arrays["ropewalk"] = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
-
-
-def layer_count(subject: Subject, arrays: Arrays) -> None:
-    header(arrays, lambda about: about["model"].update(depth=3))
-    for name in [name for name in arrays if name.startswith("l03")]:
-        del arrays[name]
-
-
-def head_count(subject: Subject, arrays: Arrays) -> None:
-    for name in arrays:
-        if ".q." in name and ".frame." not in name:
-            arrays[name] = arrays[name][:2]
-
-
-def head_dim(subject: Subject, arrays: Arrays) -> None:
-    for name in arrays:
-        if name.endswith("mean"):
-            arrays[name] = arrays[name][:, :4]
-        if name.endswith("covariance"):
-            arrays[name] = arrays[name][:, :4, :4]
-
-
 FAULTS: list[tuple[str, str, Callable[[Subject, Arrays], None], str]] = [
-    ("full", "not rotated back", not_rotated_back, "pre, layers 0-3"),
-    ("interleaved, with NoPE layers", "not rotated back", not_rotated_back, "pre, layers 0-2"),
-    ("partial and interleaved", "wrong pairing", wrong_pairing, "pre, layers 0-3"),
-    ("full", "wrong pairing", wrong_pairing, "pre, layers 0-3"),
-    ("full", "rotated back the wrong way", wrong_way, "pre, layers 0-3"),
-    ("full", "rotated back", rotated_back, "post, layers 0-3"),
-    ("QK-norm", "missing QK-norm", missing_norm, "pre, layers 0-3"),
-    ("NoPE layers", "NoPE layers counted as rotated", nope_rotated, "pre, layer 3"),
-    ("full", "wrong scale (0.3", scaled, "which is the model's score scale"),
-    ("full", "wrong scale of the covariance (11", summed, "post, layers 0-3"),
-    ("full", "second moments in place of the covariance", not_centred, "layers"),
-    ("full", "transposed heads", transposed, "post, layers 0-3"),
-    ("full", "heads in another order (as 3, 0, 1, 2)", reordered, "layers 0-3"),
-    ("full", "heads in another order (as 1, 0, 2, 3)", two_reordered, "layers 0-3"),
-    ("partial", "queries and keys exchanged", exchanged, "pre, layers 0-3"),
-    ("full", "layers in another order (it has layer 1's)", shifted, "layer 0"),
+    ("full", "not rotated back", planting.not_rotated_back, "pre, layers 0-3"),
+    ("interleaved, with NoPE layers", "not rotated back", planting.not_rotated_back, "pre, layers 0-2"),
+    ("partial and interleaved", "wrong pairing", planting.wrong_pairing, "pre, layers 0-3"),
+    ("full", "wrong pairing", planting.wrong_pairing, "pre, layers 0-3"),
+    ("full", "rotated back the wrong way", planting.wrong_way, "pre, layers 0-3"),
+    ("full", "rotated back", planting.rotated_back, "post, layers 0-3"),
+    ("QK-norm", "missing QK-norm", planting.missing_norm, "pre, layers 0-3"),
+    ("NoPE layers", "NoPE layers counted as rotated", planting.nope_rotated, "pre, layer 3"),
+    ("full", "wrong scale (0.3", planting.scaled, "which is the model's score scale"),
+    ("full", "wrong scale of the covariance (11", planting.summed, "post, layers 0-3"),
+    ("full", "second moments in place of the covariance", planting.not_centred, "layers"),
+    ("full", "transposed heads", planting.transposed, "post, layers 0-3"),
+    ("full", "heads in another order (as 3, 0, 1, 2)", planting.reordered, "layers 0-3"),
+    ("full", "heads in another order (as 1, 0, 2, 3)", planting.two_reordered, "layers 0-3"),
+    ("partial", "queries and keys exchanged", planting.exchanged, "pre, layers 0-3"),
+    ("full", "layers in another order (it has layer 1's)", planting.shifted, "layer 0"),
     ("full", "other model", other_weights, "layers 0-3"),
-    ("full", "wrong layer count", layer_count, "the file has 3 and the model 4"),
-    ("full", "wrong head count", head_count, "2 in the file, 4 query heads in the model"),
-    ("full", "wrong head_dim", head_dim, "4 in the file, 8 in the model"),
+    ("full", "wrong layer count", planting.layer_count, "the file has 3 and the model 4"),
+    ("full", "wrong head count", planting.head_count, "2 in the file, 4 query heads in the model"),
+    ("full", "wrong head_dim", planting.head_dim, "4 in the file, 8 in the model"),
 ]
 
 
@@ -273,7 +91,7 @@ def test_a_planted_fault_is_named(
     detail: str,
 ) -> None:
     subject = subjects(name)
-    findings = subject.examine(subject.planted(lambda arrays: plant(subject, arrays)))
+    findings = subject.examine(subject.planted(lambda arrays: plant(subject, arrays)), FRESH)
     failed = [one for one in findings if one.passed is False]
     assert failed
     named = [one for one in failed if one.check.startswith(fault)]
@@ -310,11 +128,11 @@ def test_a_folder_of_kvpress_is_examined(subjects: Callable[[str], Subject], tmp
     subject = subjects("NoPE layers")
     folder = tmp_path / "kvpress"
     measured(subject.model, MANY, statistics=SUMS).export(folder, to="kvpress")
-    assert all(one.passed for one in subject.examine(folder))
+    assert all(one.passed for one in subject.examine(folder, FRESH))
     # What a patched rotation sees of a model of which one layer does not rotate: three layers.
     arrays = load_file(folder / "model.safetensors")
     save_file({name: array[:3] for name, array in arrays.items()}, folder / "model.safetensors")
-    (finding,) = subject.examine(folder)
+    (finding,) = subject.examine(folder, FRESH)
     assert (finding.check, finding.detail) == ("wrong layer count", "the file has 3 and the model 4")
 
 
@@ -328,18 +146,20 @@ def test_files_that_are_none_are_said(subjects: Callable[[str], Subject], tmp_pa
         if content is not None:
             (tmp_path / name).write_bytes(content)
         with pytest.raises(RopewalkError, match=message):
-            subject.examine(tmp_path / name)
+            subject.examine(tmp_path / name, FRESH)
     save_file({"x": np.zeros(2)}, tmp_path / "b.safetensors")
     with pytest.raises(RopewalkError, match=r"b.safetensors is not a file of ropewalk-statistics"):
-        subject.examine(tmp_path / "b.safetensors")
+        subject.examine(tmp_path / "b.safetensors", FRESH)
     with pytest.raises(RopewalkError, match=r"has version 9 of ropewalk-statistics, and this ropewalk reads version 1"):
-        subject.examine(subject.planted(lambda arrays: header(arrays, lambda about: about.update(version=9))))
+        subject.examine(
+            subject.planted(lambda arrays: planting.header(arrays, lambda about: about.update(version=9))), FRESH
+        )
     with pytest.raises(RopewalkError, match=r"has numbers that are none \(NaN or infinite\) in layer 0, q, post"):
-        subject.examine(subject.planted(lambda arrays: arrays["l00.q.post.mean"].fill(np.nan)))
+        subject.examine(subject.planted(lambda arrays: arrays["l00.q.post.mean"].fill(np.nan)), FRESH)
     bare = {"ropewalk": subject.arrays()["ropewalk"]}
     np.savez(tmp_path / "bare.npz", **bare)
     with pytest.raises(RopewalkError, match=r"holds no mean with its covariance, so a model cannot tell"):
-        subject.examine(tmp_path / "bare.npz")
+        subject.examine(tmp_path / "bare.npz", FRESH)
 
 
 def test_the_command_says_how_it_went(tmp_path: Path, run: Run) -> None:

@@ -32,7 +32,7 @@ from ropewalk.geometry.lowrank import (
     turned_gram,
 )
 from ropewalk.geometry.moments import Floats, Moments, merge_all, stack
-from ropewalk.geometry.pca import ratio
+from ropewalk.geometry.pca import pooled_scatter, ratio
 from ropewalk.models.layout import Rotary
 from ropewalk.schema import Part
 from ropewalk.seals import BLANK, seal
@@ -51,7 +51,7 @@ COLUMNS = {
     "layer": "layer",
     "head": "query head; the first of those that share a key head where `grouped`",
     "k_head": "key head",
-    "basis": "`joint`, `key`, `query`, `optimal`, or `pre_key`: keys before the rotation",
+    "basis": "`pooled`, `joint`, `key`, `query`, `optimal`, or `pre_key`: keys before the rotation",
     "rank": "number of directions",
     "energy": "share of what the basis was chosen by that these directions hold",
     "error": "expected error of scores: the share of their mean square that is lost",
@@ -136,7 +136,7 @@ class LayerBases:
         self.heads, self.centred = heads, centred
         self.q, self.k, self.numbers = units
         self.whole = merge_all(self.q), merge_all(self.k)
-        self.bases = dict(all_bases(*self._matrices(*self.whole)))
+        self.bases = self._bases(*self.whole)
         self.pre: KeysBefore | None = None
 
     @classmethod
@@ -153,6 +153,9 @@ class LayerBases:
             found.pre = KeysBefore(keys, rotary, range(scope.skip_first, scope.context))
             found.bases[PRE_KEY] = projection(gram(merge_all(keys)))
         return found
+
+    def _bases(self, q: Moments, k: Moments) -> dict[str, Bases]:
+        return dict(all_bases(*self._matrices(q, k), pooled_scatter(q, k)))
 
     def _matrices(self, q: Moments, k: Moments) -> tuple[Floats, Floats]:
         """What bases and errors are of: G_q, and G_k or the covariance of keys."""
@@ -217,7 +220,7 @@ class LayerBases:
         found: dict[str, list[Floats]] = {name: [] for name in self.bases}
         for group in range(groups):
             own = slice(group * heads, (group + 1) * heads)
-            bases = dict(all_bases(*self._matrices(q_rest[own], k_rest[own])))
+            bases = self._bases(q_rest[own], k_rest[own])
             if pre_rest is not None:
                 bases[PRE_KEY] = projection(gram(pre_rest[own]))
             for name, one in bases.items():

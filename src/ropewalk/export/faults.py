@@ -86,24 +86,36 @@ def _explanations(stated: Stated, fresh: Fresh, right: Moments) -> Iterator[tupl
     for fault, moments in fresh.others.items():
         if moments.mean.shape == stated.mean.shape:
             yield fault, _over_heads(_distances(stated, moments)), ""
-    spread, mean_of = covariance(right), right.mean
-    factor = float(np.median(_ratio(stated.covariance, spread)))
-    if factor > 0:
-        # What vectors are multiplied by, their covariance is multiplied by twice.
-        c = sqrt(factor)
-        if max(c, 1 / c) > FACTOR:
-            scaled = replace(stated, mean=stated.mean / c, covariance=stated.covariance / factor)
-            yield SCALE, _over_heads(_distances(scaled, right)), _named(c, fresh.scales)
-            alone = replace(stated, covariance=stated.covariance / factor)
-            yield COVARIANCE_SCALE, _over_heads(_distances(alone, right)), f"{factor:.4g} times"
-    second = replace(stated, covariance=stated.covariance - mean_of[:, :, None] * mean_of[:, None, :])
+    # With the file's own mean, which is what was not taken off.
+    second = replace(stated, covariance=stated.covariance - stated.mean[:, :, None] * stated.mean[:, None, :])
     yield NOT_CENTRED, _over_heads(_distances(second, right)), ""
+    yield from _scales(stated, fresh, right)
     if len(right) > 1:
         table = np.stack([_distances(_pick(stated, [head] * len(right)), right) for head in range(len(stated.mean))])
         rows, columns = linear_sum_assignment(table)
         order = rows[np.argsort(columns)]
         if len(order) == len(right) and (order != np.arange(len(right))).any():
             yield HEADS, _over_heads(table[order, np.arange(len(right))]), f"as {', '.join(map(str, order))}"
+
+
+def _scales(stated: Stated, fresh: Fresh, right: Moments) -> Iterator[tuple[str, float, str]]:
+    """The scale of vectors, or that of their covariance alone, whichever leaves less; nothing where it is about 1.
+
+    What vectors are multiplied by, their covariance is multiplied by twice.
+    """
+    factor = float(np.median(_ratio(stated.covariance, covariance(right))))
+    if factor <= 0 or max(factor, 1 / factor) <= FACTOR**2:
+        return
+    c = sqrt(factor)
+    alone = replace(stated, covariance=stated.covariance / factor)
+    both = replace(alone, mean=stated.mean / c)
+    yield min(
+        (
+            (SCALE, _over_heads(_distances(both, right)), _named(c, fresh.scales)),
+            (COVARIANCE_SCALE, _over_heads(_distances(alone, right)), f"{factor:.4g} times"),
+        ),
+        key=lambda one: one[1],
+    )
 
 
 def _over_heads(values: Floats) -> float:

@@ -9,6 +9,7 @@ from ropewalk.figures.style import KEY, QUERY, WIDTH, page, style
 from ropewalk.geometry.lowrank import TITLES
 
 LOOKS = {
+    "pooled": ("#aaaaaa", "v"),
     "joint": ("#777777", "o"),
     "key": (KEY, "s"),
     "query": (QUERY, "^"),

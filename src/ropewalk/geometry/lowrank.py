@@ -23,6 +23,7 @@ ROUNDING = 1e-12
 """What sums of shares may be off by."""
 
 TITLES = {
+    "pooled": "combined PCA",
     "joint": "leading directions of both together",
     "key": "leading directions of keys",
     "query": "leading directions of queries",
@@ -82,11 +83,12 @@ def score_optimal(query: Floats, key: Floats) -> Bases:
     )
 
 
-def all_bases(query: Floats, key: Floats) -> Mapping[str, Bases]:
-    """The bases of `TITLES` from the matrices G_q and G_k [heads, d, d]: leading eigenvectors of G_q + G_k, of G_k and
-    of G_q, and the score-optimal pair.
+def all_bases(query: Floats, key: Floats, pooled: Floats) -> Mapping[str, Bases]:
+    """The bases of `TITLES` from the matrices G_q and G_k and the pooled scatter [heads, d, d]: leading eigenvectors of
+    the scatter (the components of qk.csv), of G_q + G_k, of G_k and of G_q, and the score-optimal pair.
     """
     return {
+        "pooled": projection(pooled),
         "joint": projection(query + key),
         "key": projection(key),
         "query": projection(query),

@@ -51,7 +51,8 @@ def examine_statistics(
             return shape
         looked_at = _chosen(layout, claim)
         fresh = Capture(layout, looked_at, claim.skip_first or 0).of(model, rows)
-    comparable = {key: one for key, one in claim.stated.items() if key in fresh}
+    numbers = {layer.layer for layer in looked_at}
+    comparable = {key: one for key, one in claim.stated.items() if key in fresh and key[0] in numbers}
     if claim.context is not None and claim.context != rows.shape[1]:
         # After the rotation, statistics are of the positions that there were.
         comparable = {key: one for key, one in comparable.items() if key[2] == PRE}

@@ -38,7 +38,9 @@ class Capture:
     """Moments of some layers' vectors: as they should be, by document, and as each fault makes them, of all."""
 
     def __init__(self, layout: Layout, layers: Sequence[AttentionLayer], skip_first: int) -> None:
-        self._layers = {layer.call_index: layer for layer in layers}
+        """With every fault of these `layers`; the others only as they should be, which a file may have mixed up."""
+        self._layers = {layer.call_index: layer for layer in layout.layers}
+        self._with_faults = {layer.layer for layer in layers}
         self._skip_first = skip_first
         self._usual = next((layer.rotary_pairs for layer in layout.layers if layer.rotary_pairs is not None), None)
         self._right: dict[Key, list[Moments]] = {}
@@ -74,6 +76,8 @@ class Capture:
             for frame, versions in self._versions(layer, x, plain).items():
                 key = (layer.layer, kind, frame)
                 for name, version in versions.items():
+                    if name and layer.layer not in self._with_faults:
+                        continue
                     own = Moments.of(version[:, self._skip_first :], np.arange(self._skip_first, x.shape[1]))
                     if name:
                         self._others.setdefault(key, {}).setdefault(name, []).append(own)
