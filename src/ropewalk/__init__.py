@@ -15,6 +15,7 @@ from ropewalk._version import __version__
 from ropewalk.errors import RopewalkError
 
 if TYPE_CHECKING:
+    from ropewalk import live as live
     from ropewalk.geometry.estimator import CombinedPCA
     from ropewalk.joining import concat
     from ropewalk.measurement import measure
@@ -59,6 +60,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: what does not need torch does not load it."""
+    if name == "live":
+        return importlib.import_module("ropewalk.live")
     if name not in _HOMES:
         raise AttributeError(f"module 'ropewalk' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"ropewalk.{_HOMES[name]}"), name)

@@ -5,6 +5,7 @@ from pathlib import Path
 from ropewalk.errors import RopewalkError
 from ropewalk.freshness import StaleTablesError
 from ropewalk.progress import logger
+from ropewalk.record import read_record
 from ropewalk.results import Results, analyze, load
 from ropewalk.study import Study
 
@@ -30,6 +31,9 @@ def up_to_date(path: Path) -> Results:
     if not path.exists():
         # What is drawn goes beside the tables: a dataset on the hub has no such place.
         raise RopewalkError(f"no results at {path}: give the folder of a run, or a qk.csv")
+    if path.is_dir() and not (path / "qk.csv").exists() and read_record(path) is not None:
+        # As of a training that is being observed.
+        analyze(path)
     try:
         return load(path)
     except StaleTablesError as error:

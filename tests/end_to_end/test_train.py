@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -18,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, SmolLM3ForCausalLM
 from helpers.logs import heard
 from ropewalk.errors import RopewalkError
 from ropewalk.progress import listening, logger
+from ropewalk.results import analyze
 from ropewalk.train import load_recipe, progress, text, train, trainer
 from ropewalk.train.recipe import Corpus, Heldout, Phase
 from ropewalk.train.state import Position
@@ -454,6 +456,23 @@ def test_an_interrupted_run_ends_in_the_same_weights(finished, recipe, tmp_path,
         assert weights(tmp_path / "out", name) == weights(output, name)
     ours, theirs = (json.loads((folder / "losses.json").read_text()) for folder in (tmp_path / "out", output))
     assert ours["checkpoints"] == theirs["checkpoints"]
+
+
+def test_a_training_that_is_observed_is_the_same_and_goes_on(finished, recipe, tmp_path):
+    output, *_ = finished
+    with pytest.raises(StopError), heard(stopping_at("phase second: step 3/")):
+        train(recipe, tmp_path / "parts", observe=tmp_path / "live")
+    train(recipe, tmp_path / "parts", observe=tmp_path / "live")
+    train(recipe, tmp_path / "whole", observe=tmp_path / "at once")
+    for name in NAMES:
+        assert weights(tmp_path / "parts", name) == weights(tmp_path / "whole", name) == weights(output, name)
+    live, whole = (analyze(tmp_path / name) for name in ("live", "at once"))
+    assert list(live.view.lineup.labels) == [
+        *(f"F-{step}" for step in (0, 1, 2, 3, 4, 6, 8, 11, 12)),
+        *(f"S-{12 + step}" for step in (1, 2, 3, 4)),
+        *(f"L-{step}" for step in (1, 2, 3, 4, 6)),
+    ]
+    pd.testing.assert_frame_equal(live.heads, whole.heads)
 
 
 def test_another_seed_gives_other_weights_of_the_same_text(finished, root, tmp_path):

@@ -155,14 +155,15 @@ def checkpoints(
 )
 @click.option("--device", default="auto", show_default=True, help="`auto` (a GPU where there is one), `cpu`, `cuda`.")
 @click.option("--adopt", is_flag=True, help="Take over the training of this recipe from before it was moved.")
-def train(recipe: Path | None, output: Path, device: str, adopt: bool) -> None:
+@click.option("--observe", type=FolderPath, help="Folder for results that grow as the model trains.")
+def train(recipe: Path | None, output: Path, device: str, adopt: bool, observe: Path | None) -> None:
     """Train the miniature SmolLM3 from scratch.
 
     By a RECIPE, the one of the built-in study by default. An interrupted training goes on where it was.
     """
     from ropewalk.train import train as run_training
 
-    run_training(recipe, output, device=device, adopt=adopt)
+    run_training(recipe, output, device=device, adopt=adopt, observe=observe)
 
 
 def _examined(model: str, choices: dict[str, Any]) -> Any:

@@ -42,18 +42,21 @@ from ropewalk.train.text import (
     read_corpus,
     split_heldout,
 )
+from ropewalk.train.watch import Watch
 
 FORMAT = 1
 
 
-def train(recipe: Path | None, output: Path, *, device: str = "auto", adopt: bool = False) -> Path:
+def train(
+    recipe: Path | None, output: Path, *, device: str = "auto", adopt: bool = False, observe: Path | None = None
+) -> Path:
     """Train the model of a recipe and write it to `output`; an interrupted run goes on where it was.
 
     Writes `checkpoints/<name>/` (bfloat16 weights and config), `tokenizer/`, `heldout.jsonl`, `losses.json`, a model
     card `README.md`, a study of all this (`study.yaml`) and the licence of the text. On the CPU the same recipe, text,
     library versions and thread count give the same weights, interrupted or not. The folder must be new, empty or of
-    this training (`adopt` takes over one whose recipe was moved and edited); what is damaged is trained again. Returns
-    `output`.
+    this training (`adopt` takes over one whose recipe was moved and edited); what is damaged is trained again. With
+    `observe`, results over the held-out texts grow in that folder as the model trains. Returns `output`.
     """
     settings = load_recipe(recipe)
     output = Path(output)
@@ -87,7 +90,9 @@ def train(recipe: Path | None, output: Path, *, device: str = "auto", adopt: boo
 
     separator = int(tokenizer.convert_tokens_to_ids(SEPARATOR))
     run = _Run(settings, output, chosen, identity)
-    position = run.through_phases(pools, encode([row["text"] for row in rows], tokenizer), separator)
+    texts = encode([row["text"] for row in rows], tokenizer)
+    watch = None if observe is None else Watch(settings, run.model, texts, observe)
+    position = run.through_phases(pools, texts, separator, watch)
     record = {
         "format": FORMAT,
         "ropewalk": __version__,
@@ -183,7 +188,9 @@ class _Run:
             self.model = SmolLM3ForCausalLM(phase_config(recipe, recipe.phases[0], 0)).to(device).train()
         self.optimizer = _optimizer(recipe, self.model)
 
-    def through_phases(self, pools: dict[str, list[Tokens]], texts: Sequence[Tokens], separator: int) -> Position:
+    def through_phases(
+        self, pools: dict[str, list[Tokens]], texts: Sequence[Tokens], separator: int, watch: Watch | None = None
+    ) -> Position:
         """Train whatever is left of all phases."""
         position = load_state(self.state_path, self.model, self.optimizer, self.identity) or Position()
         if position.checkpoints or position.step:
@@ -196,6 +203,8 @@ class _Run:
             for index in range(position.phase, len(self.recipe.phases)):
                 phase = self.recipe.phases[index]
                 self._enter(phase, separator)
+                if watch is not None and (index, position.step) == (0, 0):
+                    watch.observe(index, 0)
                 for step in range(position.step if index == position.phase else 0, phase.steps):
                     started = time.perf_counter()
                     loss = self._step(phase, step, mixtures[index])
@@ -208,6 +217,8 @@ class _Run:
                         position.files |= {name: file_fingerprint(self.output / name) for name in names}
                         logger.info(_line(row))
                     position.seconds += time.perf_counter() - started
+                    if watch is not None:
+                        watch.observe(index, position.step)
                     if saving or position.step % self.recipe.state_every == 0:
                         save_state(self.state_path, self.model, self.optimizer, position, self.identity)
                     progress.advance(phase, position.step, loss)
