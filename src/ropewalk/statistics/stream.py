@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropewalk.geometry.moments import Floats, Moments
+from ropewalk.statistics.precision import Products, products_in
 
 if TYPE_CHECKING:
     import torch
@@ -35,14 +36,15 @@ class MomentStream:
 
     Vectors are widened to float64 and shifted by the mean of the first ones before they are multiplied, so that a
     common offset a thousand times the spread costs no digits, and so that cutting the stream elsewhere changes nothing
-    that matters. Float32 products would be twice as fast, and would make the seventh digit depend on the cut. Memory is
-    heads · d² numbers, whatever the number of tokens, for each of `cuts` again: numbers of leading tokens of every
-    document whose moments are wanted too.
+    that matters. Float32 products would be twice as fast on a CPU, and would make the seventh digit depend on the cut;
+    devices without a fast float64 take them all the same (see `precision`). Memory is heads · d² numbers, whatever the
+    number of tokens, for each of `cuts` again: numbers of leading tokens of every document whose moments are wanted
+    too.
     """
 
     def __init__(self, cuts: Iterable[int] = ()) -> None:
         self._cuts = sorted(set(cuts))
-        self._sums: torch.Tensor | None = None
+        self._sums: Products | None = None
 
     def update(
         self, vectors: "torch.Tensor", positions: "torch.Tensor", shuffled: "Sequence[torch.Tensor] | None" = None
@@ -55,27 +57,26 @@ class MomentStream:
 
         documents, heads, tokens, d = vectors.shape
         if self._sums is None:
-            # The widest type the device multiplies in: Apple's GPUs have no float64.
-            dtype = torch.float32 if vectors.device.type == "mps" else torch.float64
+            dtype = products_in(vectors.device)
             segments = len(self._cuts) + 1
             self._shift = vectors[0, :, :BLOCK].mean(dim=1, keepdim=True, dtype=dtype)
             self._t_shift = positions.double().mean()
-            self._sums = torch.zeros(segments, heads, d, d, dtype=dtype, device=vectors.device)
-            self._first = torch.zeros(segments, heads, 3, d, dtype=dtype, device=vectors.device)
+            self._sums = Products((segments, heads, d, d), vectors.device, dtype)
+            self._first = Products((segments, heads, 3, d), vectors.device, dtype)
             self._t_first = torch.zeros(segments, 2, dtype=torch.float64)
             self._n = np.zeros(segments)
         t = positions.double() - self._t_shift
         edges = list(pairwise([0, *self._cuts, tokens]))
         for number, document in enumerate(vectors):
             other = t if shuffled is None else shuffled[number].double() - self._t_shift
-            weights = torch.stack([torch.ones_like(t), t, other - t]).to(self._sums).expand(heads, -1, -1)
+            weights = torch.stack([torch.ones_like(t), t, other - t]).to(self._shift).expand(heads, -1, -1)
             for segment, (first, last) in enumerate(edges):
                 for start in range(first, last, BLOCK):
                     block = slice(start, min(start + BLOCK, last))
                     # Widened and shifted in one pass over the vectors as they lie, a piece that stays in cache.
                     x = document[:, block] - self._shift
-                    self._sums[segment].baddbmm_(x.transpose(1, 2), x)
-                    self._first[segment].baddbmm_(weights[:, :, block], x)
+                    self._sums.add(segment, x.transpose(1, 2), x)
+                    self._first.add(segment, weights[:, :, block], x)
         for segment, (first, last) in enumerate(edges):
             part = t[first:last]
             self._t_first[segment] += documents * torch.stack([part.sum(), part @ part])
@@ -96,7 +97,7 @@ class MomentStream:
     def shuffled(self) -> Floats:
         """Σ x (t' - t) [heads, d], t' being the shuffled positions. A common shift of x does not change it."""
         self._check()
-        return self._first.sum(dim=0)[:, 2].cpu().double().numpy()
+        return self._first.total(slice(None))[:, 2]
 
     def _check(self) -> None:
         if self._sums is None:
@@ -106,7 +107,7 @@ class MomentStream:
         self._check()
         assert self._sums is not None
         chosen = slice(start, stop)
-        sums, first = (part[chosen].sum(dim=0).cpu().double().numpy() for part in (self._sums, self._first))
+        sums, first = self._sums.total(chosen), self._first.total(chosen)
         shift, t_sums = self._shift[:, 0].cpu().double().numpy(), self._t_first[chosen].sum(dim=0).numpy()
         n, ones = float(self._n[chosen].sum()), np.ones(len(sums))
         mean, t_mean = first[:, 0] / n, t_sums[0] / n
