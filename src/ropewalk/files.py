@@ -133,6 +133,8 @@ def _explained(error: OSError, path: Path) -> Exception:
         return RopewalkError(
             f"no space left for {path}: free some space and run the same command again; finished parts are kept"
         )
+    if error.errno == errno.EISDIR and path.is_dir():
+        return RopewalkError(f"cannot write {path}: there is a folder in its place; move it away")
     if error.errno in _CANNOT_WRITE:
         return RopewalkError(f"cannot write {path} ({error.strerror}): choose another folder to write to")
     return error

@@ -71,9 +71,13 @@ def check_owner(folder: Path, owner: Owner, *, adopt: bool = False) -> None:
 def claim(folder: Path, owner: Owner, *, adopt: bool = False) -> None:
     """Mark a folder as the owner's before anything else is written into it, and clear what killed runs left there."""
     check_owner(folder, owner, adopt=adopt)
+    _mark(folder, owner)
+    clear_leftovers(folder)
+
+
+def _mark(folder: Path, owner: Owner) -> None:
     if read_owner(folder) != owner:
         write_bytes(folder / MARK, sealed_json({"ropewalk": __version__, "owner": asdict(owner)}))
-    clear_leftovers(folder)
 
 
 @contextmanager
@@ -91,6 +95,8 @@ def claimed(folder: Path, owner: Owner, *, adopt: bool = False) -> Iterator[None
                 with suppress(OSError):  # another process has put something there
                     path.rmdir()
         raise
+    # Another run that failed meanwhile may have taken the mark for its own.
+    _mark(folder, owner)
 
 
 def is_marked(folder: Path) -> bool:

@@ -53,8 +53,11 @@ def read_record(results: Path) -> Record | None:
     """The record of a results folder; None where there is none (a table from elsewhere)."""
     path = results / RECORD
     try:
+        whole = is_intact(path)
+        if not path.is_file():
+            raise _damaged(path)
         text = path.read_text(encoding="utf-8")
-        if not is_intact(path):
+        if not whole:
             raise _not_a_record(path, text)
     except FileNotFoundError:
         return None

@@ -145,7 +145,8 @@ class Results:
 
     def write_collage(self, folder: Path | str, layer: int, head: int, checkpoint: str | None = None) -> Path:
         """Write the collage of a head (PNG, PDF, caption) into a folder of its own below `folder`; returns it."""
-        return head_collage.write(Path(folder), self.view, self._source, self.head(layer, head, checkpoint))
+        detail = self.head(layer, head, checkpoint)
+        return head_collage.write(Path(folder), self.view, self._source, detail, self.collages_made_from())
 
     @staticmethod
     def figures() -> list[str]:
@@ -200,6 +201,10 @@ class Results:
         """
         options = self.figure_options(axis)
         return write_figures(self.view, Path(folder), self._source, options, self._pictures_made_from(axis), done)
+
+    def collages_made_from(self) -> Mapping[str, Any]:
+        """What pages about single heads are made from, as their ledger says it."""
+        return pictures_made_from(self.digest, {})
 
     def _pictures_made_from(self, axis: str | None = None) -> Mapping[str, Any]:
         return pictures_made_from(self.digest, self.figure_options(axis))

@@ -41,7 +41,12 @@ def sealed_json(data: Mapping[str, Any]) -> bytes:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a file with a seal holds what was written. A file that cannot be read raises OSError."""
+    """Whether a file with a seal holds what was written; a folder or a pipe in its place does not.
+
+    A file that is not there, or cannot be read, raises OSError.
+    """
+    if not path.is_file() and path.exists():
+        return False
     status = path.stat()
     return _is_intact(str(path), status.st_ino, status.st_size, status.st_mtime_ns)
 
@@ -122,7 +127,7 @@ class Ledger:
         """What is wrong with a file of the ledger; None if nothing is."""
         path, digest = folder / name, self.files.get(name)
         if not path.is_file():
-            return "missing"
+            return "damaged" if path.exists() else "missing"
         if digest is None:
             return "unfinished"
         return None if file_fingerprint(path) == digest else "damaged"

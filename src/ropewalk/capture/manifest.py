@@ -70,7 +70,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Read the manifest of a checkpoint's capture."""
     path = folder / MANIFEST
     if not path.is_file():
-        raise RopewalkError(f"{folder} holds no finished capture: run `ropewalk capture STUDY` first")
+        raise RopewalkError(
+            f"{folder} holds no finished capture, {MANIFEST} is missing: run `ropewalk capture STUDY` first"
+        )
     manifest = read_sealed_json(path)
     if manifest is None:
         raise damaged(path)
