@@ -17,6 +17,7 @@ from ropewalk.seals import BLANK, is_intact, seal
 from ropewalk.study import Study
 from ropewalk.text import spans
 from ropewalk.versions import DECISIVE, OTHERS, Versions, installed
+from ropewalk.yamlfile import dump_yaml
 
 RECORD = "study.yaml"
 FORMAT = 4
@@ -179,7 +180,7 @@ def _by_versions(shards: ShardVersions) -> list[tuple[Versions, str]]:
 
 def store(folder: Path, record: Mapping[str, Any]) -> None:
     """Write the data of a record as it is, with its seal."""
-    text = yaml.safe_dump({"seal": BLANK, **record}, sort_keys=False, allow_unicode=True, width=120)
+    text = dump_yaml({"seal": BLANK, **record})
     write_bytes(folder / RECORD, seal(text.encode()))
 
 

@@ -226,6 +226,8 @@ class Study(Part):
     def _is_path(cls, path: str) -> str:
         if not path.isprintable():
             raise ValueError("a path must be on one line, without control characters")
+        if path.startswith("~"):
+            raise ValueError("only a shell takes `~` for your home: a folder would get that name; write the path out")
         return path
 
     @model_validator(mode="before")

@@ -31,6 +31,7 @@ STEPS = ("mark", "vectors", "capture", "tables", "figures", "report")
 of the record and of shards, and of which nothing else is made."""
 
 OUT_OF_DATE = "out of date"
+OTHER = "of another capture"
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def _captured(folder: Path) -> Iterator[Check]:
         path = shard_path(folder, number)
         state = _state(path, path.is_file() and is_whole(path))
         if state is None and provenance_of(open_shard(path)) != expected:
-            state = "of another capture"
+            state = OTHER
         yield Check(path, "capture", state)
     kept = folder / VECTORS
     if kept.is_dir():
@@ -188,6 +189,9 @@ def repair(folder: Path, checks: list[Check]) -> None:
     if "capture" in wrong:
         from ropewalk.capture.run import capture_study
 
+        for check in checks:
+            if check.state == OTHER:
+                _set_aside(check.path)
         capture_study(_study(folder), adopt=True)
     else:
         # Neither needs the model, which may not be at hand any more.
@@ -209,6 +213,15 @@ def repair(folder: Path, checks: list[Check]) -> None:
             results.write_collage(folder / COLLAGES, layer, head, checkpoint)
     if results is not None and "report" in taken:
         results.report(folder)
+
+
+def _set_aside(path: Path) -> None:
+    """Move a shard that is whole, and not of this capture, out of the way: it is somebody's work."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.other-{number}")).exists():
+        number += 1
+    path.rename(aside)
+    logger.warning("%s is of another capture: it is kept as %s", path, aside.name)
 
 
 def _publish(folder: Path) -> None:

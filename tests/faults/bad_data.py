@@ -125,11 +125,11 @@ def folders(_: random.Random) -> Iterator[Case]:
         "~",
         "texts/0.txt",
     ):
-        # A name that only a shell takes for another folder is one like any other.
-        yield Case(f"results: {value[:40]}", _results(value), writes=(value,) if value == "~" else ())
+        yield Case(f"results: {value[:40]}", _results(value))
         if "\0" not in value:  # which no system lets anybody type
-            words = ("capture", STUDY, "--results", value)
-            yield Case(f"--results {value[:40]}", lambda _: None, words, writes=(value,) if value == "~" else ())
+            # What a shell hands on is a name like any other.
+            words, writes = ("capture", STUDY, "--results", value), ("~",) if value == "~" else ()
+            yield Case(f"--results {value[:40]}", lambda _: None, words, writes=writes)
     for target in ("nowhere", "results", "texts", "/proc", "/dev/null"):
         linked = lambda folder, target=target: (folder / "results").symlink_to(target)  # noqa: E731
         yield Case(f"a link to {target}", linked, late=target == "/proc")

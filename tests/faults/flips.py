@@ -56,6 +56,10 @@ def flips(workshop: Workshop, budget: Budget, chance: random.Random) -> Tally:
             if ended.code != 0:
                 tally.wrong.append(f"{where}: it is not repaired: {ended.said[-500:]}")
             now = contents(results)
+            for aside in results.glob("captures/*/*.other-*"):
+                # A shard of other documents is somebody's work, and kept.
+                now.pop(aside.relative_to(results).as_posix())
+                aside.unlink()
             names = sorted(name for name in now.keys() | whole.keys() if now.get(name) != whole.get(name))
             tally.wrong += [f"{where}: {name} is not as before after a repair" for name in names]
         path.write_bytes(before)
