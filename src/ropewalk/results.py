@@ -23,7 +23,7 @@ from ropewalk.head import HeadDetail, head_detail
 from ropewalk.hubfiles import local_results
 from ropewalk.models.layout import Layout
 from ropewalk.ownership import claim, is_free, is_marked
-from ropewalk.record import Record, need_record, note_versions, read_record, write_record
+from ropewalk.record import RECORD, Record, need_record, note_versions, read_record, write_record
 from ropewalk.report import Origin, Report, report_data, write_report
 from ropewalk.statistics.registry import table_names
 from ropewalk.study import Figures, Study
@@ -265,6 +265,11 @@ def load(path: Path | str) -> Results:
     if not path.is_dir():
         raise RopewalkError(f"no results at {path}: give the folder of a run, or a qk.csv")
     record = read_record(path)
+    if record is None and is_marked(path):
+        raise RopewalkError(
+            f"{path / RECORD} is missing, by which the results are known: run `ropewalk capture STUDY` again, which "
+            "writes it anew"
+        )
     captures = {}
     for checkpoint in () if record is None else record.study.checkpoints:
         folder = capture_folder(path, checkpoint.slug)

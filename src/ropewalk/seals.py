@@ -4,8 +4,10 @@ A file of our own formats carries its seal near its beginning: the SHA-256 of th
 blank. Tables, pictures and Parquet files have no place for one; a `Ledger` beside them holds their digests.
 """
 
+import errno
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -45,8 +47,11 @@ def is_intact(path: Path) -> bool:
 
     A file that is not there, or cannot be read, raises OSError.
     """
-    if not path.is_file() and path.exists():
-        return False
+    if not path.is_file():
+        if path.exists():
+            return False
+        # Of a link that leads to itself the system says something else.
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     status = path.stat()
     return _is_intact(str(path), status.st_ino, status.st_size, status.st_mtime_ns)
 

@@ -164,6 +164,14 @@ def test_a_shard_of_other_documents_is_kept_aside(results: Path, caplog: pytest.
     assert contents(results) == before
 
 
+def test_results_without_their_record_are_not_believed(results: Path) -> None:
+    (results / "study.yaml").unlink()
+    with pytest.raises(
+        RopewalkError, match=r"study\.yaml is missing, by which the results are known: run `ropewalk cap"
+    ):
+        load(results)
+
+
 def test_folders_of_checkpoints_that_changed_places(results: Path) -> None:
     captures = results / "captures"
     for old, new in (("first", "x"), ("second", "first"), ("x", "second")):

@@ -41,7 +41,8 @@ def test_what_is_no_file_is_not_what_was_written(tmp_path: Path) -> None:
         assert read_sealed_json(tmp_path / name) is None
         assert Ledger({name: "0"}).state(tmp_path, name) == "damaged"
     (tmp_path / "nowhere").symlink_to("gone")
-    for name in ("none", "nowhere"):
+    (tmp_path / "circle").symlink_to("circle")
+    for name in ("none", "nowhere", "circle"):
         assert read_sealed_json(tmp_path / name) is None
         assert Ledger({name: "0"}).state(tmp_path, name) == "missing"
 
