@@ -122,7 +122,8 @@ def need_record(results: Path) -> Record:
     record = read_record(results)
     if record is None:
         raise RopewalkError(
-            f"{results} is not a results folder: it has no {RECORD}; run `ropewalk capture` on a study first"
+            f"{results} is not a results folder: it has no {RECORD}; run `ropewalk capture` on a study first, which "
+            "writes it"
         )
     return record
 

@@ -23,7 +23,7 @@ from ropewalk.head import HeadDetail, head_detail
 from ropewalk.hubfiles import local_results
 from ropewalk.models.layout import Layout
 from ropewalk.ownership import claim, is_free, is_marked
-from ropewalk.record import RECORD, Record, need_record, note_versions, read_record, write_record
+from ropewalk.record import Record, need_record, note_versions, read_record, write_record
 from ropewalk.report import Origin, Report, report_data, write_report
 from ropewalk.statistics.registry import table_names
 from ropewalk.study import Figures, Study
@@ -146,7 +146,7 @@ class Results:
     def write_collage(self, folder: Path | str, layer: int, head: int, checkpoint: str | None = None) -> Path:
         """Write the collage of a head (PNG, PDF, caption) into a folder of its own below `folder`; returns it."""
         detail = self.head(layer, head, checkpoint)
-        return head_collage.write(Path(folder), self.view, self._source, detail, self.collages_made_from())
+        return head_collage.write(Path(folder), self.view, self._source, detail, pictures_made_from(self.digest, {}))
 
     @staticmethod
     def figures() -> list[str]:
@@ -201,10 +201,6 @@ class Results:
         """
         options = self.figure_options(axis)
         return write_figures(self.view, Path(folder), self._source, options, self._pictures_made_from(axis), done)
-
-    def collages_made_from(self) -> Mapping[str, Any]:
-        """What pages about single heads are made from, as their ledger says it."""
-        return pictures_made_from(self.digest, {})
 
     def _pictures_made_from(self, axis: str | None = None) -> Mapping[str, Any]:
         return pictures_made_from(self.digest, self.figure_options(axis))
@@ -264,12 +260,7 @@ def load(path: Path | str) -> Results:
         return Results(Tables.read(path), folder=path.parent, digest=file_fingerprint(path))
     if not path.is_dir():
         raise RopewalkError(f"no results at {path}: give the folder of a run, or a qk.csv")
-    record = read_record(path)
-    if record is None and is_marked(path):
-        raise RopewalkError(
-            f"{path / RECORD} is missing, by which the results are known: run `ropewalk capture STUDY` again, which "
-            "writes it anew"
-        )
+    record = need_record(path) if is_marked(path) else read_record(path)
     captures = {}
     for checkpoint in () if record is None else record.study.checkpoints:
         folder = capture_folder(path, checkpoint.slug)

@@ -144,7 +144,7 @@ def _pictures(folder: Path, axis: str | None, results: Results | None) -> Iterat
 
 def _drawn_heads(folder: Path, results: Results | None) -> Iterator[Check]:
     """The pages about single heads: each has its own entry of what it was made from."""
-    ledger, now = Ledger.read(folder), None if results is None else results.collages_made_from()
+    ledger, now = Ledger.read(folder), None if results is None else pictures_made_from(results.digest, {})
     then = {} if ledger is None else ledger.made_from
     for check in _ledger(folder, "figures"):
         stale = now is not None and check.path.name != LEDGER and then.get(check.path.parent.name) != now

@@ -166,9 +166,7 @@ def test_a_shard_of_other_documents_is_kept_aside(results: Path, caplog: pytest.
 
 def test_results_without_their_record_are_not_believed(results: Path) -> None:
     (results / "study.yaml").unlink()
-    with pytest.raises(
-        RopewalkError, match=r"study\.yaml is missing, by which the results are known: run `ropewalk cap"
-    ):
+    with pytest.raises(RopewalkError, match=r"it has no study\.yaml; run `ropewalk capture` on a study first"):
         load(results)
 
 
