@@ -24,10 +24,11 @@ _CANNOT_WRITE = (
 
 
 @contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path, *, replace: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success fsync it and rename it into place, on failure delete it.
 
-    Running out of space becomes one sentence, and leaves what stood at `path` untouched.
+    Running out of space becomes one sentence, and leaves what stood at `path` untouched. Without `replace`, whatever
+    stands there by then stays, and it is a FileExistsError.
     """
     path = Path(path)
     try:
@@ -42,9 +43,14 @@ def atomic_path(path: Path) -> Iterator[Path]:
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
-        temporary.replace(path)
+        if replace:
+            temporary.replace(path)
+        else:
+            _put_new(temporary, path)
         _sync(path.parent)
     except OSError as error:
+        if isinstance(error, FileExistsError) and not replace:
+            raise
         raise _explained(error, path) from error
     finally:
         temporary.unlink(missing_ok=True)
@@ -62,6 +68,18 @@ def _temporary(path: Path) -> tuple[int, Path]:
         if os.fstat(descriptor).st_nlink or os.name != "posix":
             return descriptor, Path(name)
         os.close(descriptor)
+
+
+def _put_new(temporary: Path, path: Path) -> None:
+    """Put a file into a place where there is none: of several processes, one does."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without a second name for a file
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        temporary.replace(path)
 
 
 def _prefix(path: Path) -> str:
@@ -98,9 +116,9 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write `data` to `path` atomically."""
-    with atomic_path(path) as temporary:
+def write_bytes(path: Path, data: bytes, *, replace: bool = True) -> None:
+    """Write `data` to `path` atomically; see `atomic_path`."""
+    with atomic_path(path, replace=replace) as temporary:
         temporary.write_bytes(data)
 
 
@@ -133,6 +151,8 @@ def _explained(error: OSError, path: Path) -> Exception:
         return RopewalkError(
             f"no space left for {path}: free some space and run the same command again; finished parts are kept"
         )
+    if error.errno == errno.EISDIR and path.is_dir():
+        return RopewalkError(f"cannot write {path}: there is a folder in its place; move it away")
     if error.errno in _CANNOT_WRITE:
         return RopewalkError(f"cannot write {path} ({error.strerror}): choose another folder to write to")
     return error

@@ -7,11 +7,18 @@ from typing import Any, Protocol
 from ropewalk._version import __version__
 from ropewalk.errors import RopewalkError
 from ropewalk.fingerprint import file_fingerprint, fingerprint
+from ropewalk.geometry.axes import AXES
 from ropewalk.seals import LEDGER, Ledger
 from ropewalk.study import Study
 
 PICTURES = "figures"
 """Folder of the pictures in a results folder."""
+
+
+def picture_folders(results: Path) -> dict[Path, str | None]:
+    """The folders of pictures in a results folder, with the axis that was asked for by `ropewalk figures --axis`."""
+    named = {results / PICTURES: None, **{results / f"{PICTURES}_{axis}": axis for axis in AXES}}
+    return {folder: axis for folder, axis in named.items() if folder.is_dir()}
 
 
 class StaleTablesError(RopewalkError):

@@ -1,5 +1,6 @@
 """Whose a folder is: results belong to one study, the output of a training to that, and others are not touched."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -53,6 +54,7 @@ def check_owner(folder: Path, owner: Owner, *, adopt: bool = False) -> None:
     """
     if is_free(folder):
         return
+    _check_links(folder)
     known, remedy = read_owner(folder), f"choose another folder for {owner.describe()}"
     if known is None and not (folder / MARK).exists():
         raise RopewalkError(f"{folder} is not empty and was not made by ropewalk: {remedy}; nothing was written")
@@ -68,11 +70,29 @@ def check_owner(folder: Path, owner: Owner, *, adopt: bool = False) -> None:
     raise RopewalkError(f"{folder} holds {known.describe()}: {remedy}{same}; nothing was written")
 
 
+def _check_links(folder: Path) -> None:
+    """Stop at a folder within that is a link to elsewhere: who made it would choose where is written."""
+    home = folder.resolve()
+    for parent, names, _ in os.walk(folder):
+        for path in (Path(parent) / name for name in names):
+            if path.is_symlink() and not path.resolve().is_relative_to(home):
+                raise RopewalkError(
+                    f"{path} is a link to {path.resolve()}, out of {folder}: put a folder in its place, or give "
+                    "--results a folder where all of the results may stand; nothing was written"
+                )
+
+
 def claim(folder: Path, owner: Owner, *, adopt: bool = False) -> None:
     """Mark a folder as the owner's before anything else is written into it, and clear what killed runs left there."""
     check_owner(folder, owner, adopt=adopt)
-    if read_owner(folder) != owner:
-        write_bytes(folder / MARK, sealed_json({"ropewalk": __version__, "owner": asdict(owner)}))
+    mark = sealed_json({"ropewalk": __version__, "owner": asdict(owner)})
+    try:
+        write_bytes(folder / MARK, mark, replace=False)
+    except FileExistsError:
+        # Another process may have marked it since: it is asked again.
+        check_owner(folder, owner, adopt=adopt)
+        if read_owner(folder) != owner:
+            write_bytes(folder / MARK, mark)
     clear_leftovers(folder)
 
 
@@ -91,6 +111,8 @@ def claimed(folder: Path, owner: Owner, *, adopt: bool = False) -> Iterator[None
                 with suppress(OSError):  # another process has put something there
                     path.rmdir()
         raise
+    # Another run that failed meanwhile may have taken the mark away as its own.
+    claim(folder, owner, adopt=adopt)
 
 
 def is_marked(folder: Path) -> bool:

@@ -17,6 +17,7 @@ from ropewalk.seals import BLANK, is_intact, seal
 from ropewalk.study import Study
 from ropewalk.text import spans
 from ropewalk.versions import DECISIVE, OTHERS, Versions, installed
+from ropewalk.yamlfile import dump_yaml
 
 RECORD = "study.yaml"
 FORMAT = 4
@@ -53,8 +54,11 @@ def read_record(results: Path) -> Record | None:
     """The record of a results folder; None where there is none (a table from elsewhere)."""
     path = results / RECORD
     try:
+        whole = is_intact(path)
+        if not path.is_file():
+            raise _damaged(path)
         text = path.read_text(encoding="utf-8")
-        if not is_intact(path):
+        if not whole:
             raise _not_a_record(path, text)
     except FileNotFoundError:
         return None
@@ -118,7 +122,8 @@ def need_record(results: Path) -> Record:
     record = read_record(results)
     if record is None:
         raise RopewalkError(
-            f"{results} is not a results folder: it has no {RECORD}; run `ropewalk capture` on a study first"
+            f"{results} is not a results folder: it has no {RECORD}; run `ropewalk capture` on a study first, which "
+            "writes it"
         )
     return record
 
@@ -176,7 +181,7 @@ def _by_versions(shards: ShardVersions) -> list[tuple[Versions, str]]:
 
 def store(folder: Path, record: Mapping[str, Any]) -> None:
     """Write the data of a record as it is, with its seal."""
-    text = yaml.safe_dump({"seal": BLANK, **record}, sort_keys=False, allow_unicode=True, width=120)
+    text = dump_yaml({"seal": BLANK, **record})
     write_bytes(folder / RECORD, seal(text.encode()))
 
 

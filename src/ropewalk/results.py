@@ -145,7 +145,8 @@ class Results:
 
     def write_collage(self, folder: Path | str, layer: int, head: int, checkpoint: str | None = None) -> Path:
         """Write the collage of a head (PNG, PDF, caption) into a folder of its own below `folder`; returns it."""
-        return head_collage.write(Path(folder), self.view, self._source, self.head(layer, head, checkpoint))
+        detail = self.head(layer, head, checkpoint)
+        return head_collage.write(Path(folder), self.view, self._source, detail, pictures_made_from(self.digest, {}))
 
     @staticmethod
     def figures() -> list[str]:
@@ -259,7 +260,7 @@ def load(path: Path | str) -> Results:
         return Results(Tables.read(path), folder=path.parent, digest=file_fingerprint(path))
     if not path.is_dir():
         raise RopewalkError(f"no results at {path}: give the folder of a run, or a qk.csv")
-    record = read_record(path)
+    record = need_record(path) if is_marked(path) else read_record(path)
     captures = {}
     for checkpoint in () if record is None else record.study.checkpoints:
         folder = capture_folder(path, checkpoint.slug)

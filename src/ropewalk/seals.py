@@ -4,8 +4,10 @@ A file of our own formats carries its seal near its beginning: the SHA-256 of th
 blank. Tables, pictures and Parquet files have no place for one; a `Ledger` beside them holds their digests.
 """
 
+import errno
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -41,7 +43,15 @@ def sealed_json(data: Mapping[str, Any]) -> bytes:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a file with a seal holds what was written. A file that cannot be read raises OSError."""
+    """Whether a file with a seal holds what was written; a folder or a pipe in its place does not.
+
+    A file that is not there, or cannot be read, raises OSError.
+    """
+    if not path.is_file():
+        if path.exists():
+            return False
+        # Of a link that leads to itself the system says something else.
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     status = path.stat()
     return _is_intact(str(path), status.st_ino, status.st_size, status.st_mtime_ns)
 
@@ -122,7 +132,7 @@ class Ledger:
         """What is wrong with a file of the ledger; None if nothing is."""
         path, digest = folder / name, self.files.get(name)
         if not path.is_file():
-            return "missing"
+            return "damaged" if path.exists() else "missing"
         if digest is None:
             return "unfinished"
         return None if file_fingerprint(path) == digest else "damaged"

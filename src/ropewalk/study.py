@@ -224,8 +224,8 @@ class Study(Part):
     @field_validator("results")
     @classmethod
     def _is_path(cls, path: str) -> str:
-        if not path.isprintable():
-            raise ValueError("a path must be on one line, without control characters")
+        if not path.isprintable() or path.startswith("~"):
+            raise ValueError("a path must be on one line, without control characters, and written out without `~`")
         return path
 
     @model_validator(mode="before")

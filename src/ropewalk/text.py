@@ -29,12 +29,13 @@ def printable(text: str, newlines: bool = False) -> str:
     if _PLAIN.fullmatch(text):
         return text
     return "".join(
-        one if (newlines and one == "\n") or not _is_control(one) else one.encode("unicode_escape").decode()
+        one if (newlines and one == "\n") or not is_control(one) else one.encode("unicode_escape").decode()
         for one in text
     )
 
 
-def _is_control(one: str) -> bool:
+def is_control(one: str) -> bool:
+    """Whether a character is none that is seen: it steers, breaks a line, or is half of another."""
     category = unicodedata.category(one)
     return category in ("Cc", "Cs", "Zl", "Zp") or (category == "Cf" and one not in JOINERS)
 

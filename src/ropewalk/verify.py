@@ -12,22 +12,26 @@ from ropewalk.capture.shards import SHARDS, capture_folder, is_whole, open_shard
 from ropewalk.capture.stored import StoredCapture
 from ropewalk.errors import RopewalkError
 from ropewalk.figures.head_collage import COLLAGES
-from ropewalk.freshness import PICTURES, StaleTablesError, pictures_made_from, tables_digest
-from ropewalk.ownership import MARK, read_owner
+from ropewalk.freshness import StaleTablesError, picture_folders, pictures_made_from, tables_digest
+from ropewalk.ownership import MARK, claim, read_owner
 from ropewalk.progress import logger
-from ropewalk.record import RECORD, OutdatedError, Record, read_record
+from ropewalk.record import RECORD, OutdatedError, Record, need_record, read_record
 from ropewalk.report.page import is_current
 from ropewalk.results import Results, analyze, load
 from ropewalk.seals import LEDGER, Ledger, is_intact, read_sealed_json
+from ropewalk.statistics.registry import build
 from ropewalk.statistics.sample import VECTORS, kept_from
 from ropewalk.study import KIND, Study
 from ropewalk.studyfile import load_study
+from ropewalk.tables import REPLICATES_FILE
 from ropewalk.text import slug
 
-STEPS = ("capture", "tables", "figures", "report")
-"""What makes files, in order: one step is made from those before it."""
+STEPS = ("mark", "vectors", "capture", "tables", "figures", "report")
+"""What makes files, in order: one step is made from those before it, but for the mark and kept vectors, which are made
+of the record and of shards, and of which nothing else is made."""
 
 OUT_OF_DATE = "out of date"
+OTHER = "of another capture"
 
 
 @dataclass(frozen=True)
@@ -61,13 +65,13 @@ def verify(folder: Path) -> list[Check]:
         state = "damaged"
     results = _results(folder)
     return [
-        Check(folder / MARK, "capture", _state(folder / MARK, owner is not None)),
+        Check(folder / MARK, "mark", _state(folder / MARK, owner is not None)),
         Check(folder / RECORD, "capture", state),
         *_tokens(folder / "tokens"),
         *(check for captured in _captures(folder, record) for check in _captured(captured)),
         *_tables(folder, record),
-        *(check for drawn in sorted(folder.glob(f"{PICTURES}*")) for check in _pictures(drawn, results)),
-        *(_ledger(folder / COLLAGES, "figures") if (folder / COLLAGES).is_dir() else ()),
+        *(check for drawn, axis in picture_folders(folder).items() for check in _pictures(drawn, axis, results)),
+        *(_drawn_heads(folder / COLLAGES, results) if (folder / COLLAGES).is_dir() else ()),
         *_report(folder / "report.html", results),
     ]
 
@@ -77,7 +81,8 @@ def _state(path: Path, whole: bool) -> str | None:
 
 
 def _tokens(folder: Path) -> Iterator[Check]:
-    for path in sorted(folder.glob("*.json")):
+    there = {path.with_suffix(".json") for ending in ("json", "bin") for path in folder.glob(f"*.{ending}")}
+    for path in sorted(there):
         if path.name == COMMITS:
             yield Check(path, "capture", _state(path, read_sealed_json(path) is not None))
         else:
@@ -106,15 +111,15 @@ def _captured(folder: Path) -> Iterator[Check]:
         path = shard_path(folder, number)
         state = _state(path, path.is_file() and is_whole(path))
         if state is None and provenance_of(open_shard(path)) != expected:
-            state = "of another capture"
+            state = OTHER
         yield Check(path, "capture", state)
     kept = folder / VECTORS
     if kept.is_dir():
-        yield from _ledger(kept, "capture", kept_from(captured.provenance))
+        yield from _ledger(kept, "vectors", kept_from(captured.provenance))
 
 
 def _tables(folder: Path, record: Record | None) -> Iterator[Check]:
-    if not (folder / LEDGER).exists() and not (folder / "qk.csv").exists():
+    if not any((folder / name).exists() for name in (LEDGER, "qk.csv", "heads.csv", REPLICATES_FILE)):
         return  # they were not made yet
     checks = list(_ledger(folder, "tables"))
     if record is not None and not any(check.state for check in checks):
@@ -132,14 +137,22 @@ def _stored(folder: Path, study: Study) -> dict[str, StoredCapture]:
     return {name: StoredCapture(own, name) for name, own in folders.items() if (own / MANIFEST).is_file()}
 
 
-def _pictures(folder: Path, results: Results | None) -> Iterator[Check]:
-    axis = folder.name.removeprefix(f"{PICTURES}_") if folder.name != PICTURES else None
+def _pictures(folder: Path, axis: str | None, results: Results | None) -> Iterator[Check]:
     made_from = None if results is None else pictures_made_from(results.digest, results.figure_options(axis))
     yield from _ledger(folder, "figures", made_from)
 
 
+def _drawn_heads(folder: Path, results: Results | None) -> Iterator[Check]:
+    """The pages about single heads: each has its own entry of what it was made from."""
+    ledger, now = Ledger.read(folder), None if results is None else pictures_made_from(results.digest, {})
+    then = {} if ledger is None else ledger.made_from
+    for check in _ledger(folder, "figures"):
+        stale = now is not None and check.path.name != LEDGER and then.get(check.path.parent.name) != now
+        yield Check(check.path, check.step, check.state or (OUT_OF_DATE if stale else None))
+
+
 def _report(path: Path, results: Results | None) -> Iterator[Check]:
-    if path.is_file():
+    if path.exists():
         state = _state(path, is_intact(path))
         if state is None and results is not None and not is_current(path, str(results.digest)):
             state = OUT_OF_DATE
@@ -168,29 +181,54 @@ def _ledger(folder: Path, step: str, made_from: dict[str, str] | None = None) ->
 def repair(folder: Path, checks: list[Check]) -> None:
     """Make again what is not as it was written, from the first step of which something is wrong.
 
-    Shards and tokens are computed again from the model and the corpus, tables from shards, figures and report from
-    tables. A step that was never taken is not taken now.
+    Shards and tokens are computed again from the model and the corpus, kept vectors and tables from shards, figures and
+    report from tables. A step that was never taken is not taken now.
     """
     wrong = {check.step for check in checks if check.state is not None}
     taken = {check.step for check in checks}
-    if not wrong:
-        return
     if "capture" in wrong:
         from ropewalk.capture.run import capture_study
 
+        for check in checks:
+            if check.state == OTHER:
+                _set_aside(check.path)
         capture_study(_study(folder), adopt=True)
+    else:
+        # Neither needs the model, which may not be at hand any more.
+        if "mark" in wrong:
+            claim(folder, _study(folder).owner, adopt=True)
+        if "vectors" in wrong:
+            _publish(folder)
+    wrong -= {"mark", "vectors"}
+    if not wrong:
+        return
     first = STEPS.index(min(wrong, key=STEPS.index))
     if "tables" in taken and first <= STEPS.index("tables"):
         analyze(folder)
     results = load(folder) if {"figures", "report"} & taken else None
     if results is not None and "figures" in taken and first <= STEPS.index("figures"):
-        for drawn in sorted(folder.glob(f"{PICTURES}*")):
-            axis = drawn.name.removeprefix(f"{PICTURES}_") if drawn.name != PICTURES else None
+        for drawn, axis in picture_folders(folder).items():
             results.write_figures(drawn, axis, done=lambda path: logger.info("%s", path))
         for checkpoint, layer, head in _collages(folder, results):
             results.write_collage(folder / COLLAGES, layer, head, checkpoint)
     if results is not None and "report" in taken:
         results.report(folder)
+
+
+def _set_aside(path: Path) -> None:
+    """Move a shard that is whole, and not of this capture, out of the way: it is somebody's work."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.other-{number}")).exists():
+        number += 1
+    path.rename(aside)
+    logger.warning("%s is of another capture: it is kept as %s", path, aside.name)
+
+
+def _publish(folder: Path) -> None:
+    """Lay out again what statistics keep beside shards."""
+    for captured in _stored(folder, need_record(folder).study).values():
+        for statistic in build(captured.statistics):
+            statistic.publish(captured, captured.folder)
 
 
 def _collages(folder: Path, results: Results) -> Iterator[tuple[str, int, int]]:

@@ -38,6 +38,26 @@ PLAIN = {
 _LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes text that reads back as it was: some line breaks are kept in double quotes alone."""
+
+
+def _represented(dumper: _Dumper, text: str) -> yaml.Node:
+    style = '"' if re.search("[\x85\u2028\u2029\ufeff]", text) else None
+    return dumper.represent_scalar(f"{TAG}str", text, style=style)
+
+
+_Dumper.add_representer(str, _represented)
+
+
+def dump_yaml(data: Any, width: int = 120, *, flow: bool | None = False) -> str:
+    """Plain data as YAML, keys in their order, all scripts as they are; `flow` as PyYAML's default_flow_style."""
+    text: str = yaml.dump(
+        data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=width, default_flow_style=flow
+    )
+    return text
+
+
 @dataclass(frozen=True)
 class YamlFile:
     """The plain data of a file, and where in the file each value stands."""

@@ -27,7 +27,12 @@ FAULTS: dict[str, tuple[Fault, int, float, str]] = {
         12,
         "a run is killed at a random moment, or just before or after a file is put into its place",
     ),
-    "flips": (flips, 1500, 3, "a bit of a file in a results folder is flipped, or the file is cut short"),
+    "flips": (
+        flips,
+        1350,
+        6,
+        "a bit of a file in a results folder is flipped, or the file is cut short, replaced, gone",
+    ),
     "disks": (disks, 20, 1, "a run on a disk that is too small"),
     "together": (together, 20, 1, "two or three runs of one study at once, some of them killed"),
     "inputs": (inputs, 3000, 6, "a study, model, tokenizer, corpus, dataset, folder, table or command that is wrong"),
@@ -99,8 +104,20 @@ def _write(page: Path, tallies: dict[str, Tally], seed: int) -> None:
         lines += [f"| {what} | {count:,} | |" for what, count in sorted(tally.tried.items())]
         lines += [f"| *{what}* | {count:,} | |" for what, count in sorted(tally.besides.items())]
     text = page.read_text(encoding="utf-8")
+    lines += _other_rows(text, [FAULTS[name][3] for name in tallies])
     body = "\n".join([BEGIN, *lines, END])
     page.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: body, text, flags=re.S), encoding="utf-8")
+
+
+def _other_rows(text: str, written: list[str]) -> list[str]:
+    """The rows that a page has of kinds that were not tried now: kinds may be tried one at a time."""
+    (counts,) = re.findall(f"{BEGIN}(.*){END}", text, flags=re.S)
+    kept, rows = False, []
+    for row in counts.splitlines():
+        if found := re.match(r"\| \*\*(.+?)\*\* \|", row):
+            kept = found[1] in [kind[3] for kind in FAULTS.values()] and found[1] not in written
+        rows += [row] if kept and row.startswith("|") else []
+    return rows
 
 
 if __name__ == "__main__":

@@ -6,11 +6,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 import ropewalk
 from helpers.tables import synthetic
 from helpers.tiny import tiny_smollm3
+from ropewalk.figures.style import plain
 from ropewalk.tables import read_qk, write_csv
+from ropewalk.yamlfile import dump_yaml
 
 NAMES = [
     *("NA", "null", "nan", "None", "N/A", "-", "1.0", "007", "1e5", "True", "inf", "#N/A", "<NA>"),
@@ -62,3 +68,32 @@ def test_results_are_saved_and_shown_under_any_name(name: str, tmp_path: Path) -
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "<script>alert" not in page
     assert html.escape(name.split("\n")[0][:30], quote=False) in page or not name.isprintable()
+
+
+@pytest.mark.parametrize("name", ["_x", "\ufeffmark of order", "\u202eturned", "$\\frac{$", "a\x85b\u2028c"])
+def test_figures_draw_any_name(name: str, tmp_path: Path) -> None:
+    """Legends leave out what begins with an underscore, and an invisible character cannot be put into a PDF."""
+    figure = Figure()
+    ax = figure.subplots()
+    ax.plot([0, 1], label=plain(name))
+    ax.legend()
+    assert [text.get_text().strip() for text in ax.get_legend().get_texts()] == [plain(name).strip()]
+    for ending in ("pdf", "png"):
+        figure.savefig(tmp_path / f"figure.{ending}")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
+@example("a\x85b")
+@example("\u2028 \u2029")
+@example("\ufeff")
+@example("no\nyes: [1]\r\n# x")
+def test_a_record_gives_names_back(name: str) -> None:
+    data = {"seal": "0", "name": name, "checkpoints": [{"label": name}], name: 1}
+    for flow in (False, True, None):
+        text = dump_yaml(data, flow=flow)
+        for loader in {yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)}:
+            try:
+                assert yaml.load(text, Loader=loader) == data
+            except yaml.reader.ReaderError:
+                # Characters that no YAML holds are refused in studies, and so do not come here.
+                assert not name.isprintable()

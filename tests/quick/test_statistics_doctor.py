@@ -132,6 +132,9 @@ def test_a_folder_of_kvpress_is_examined(subjects: Callable[[str], Subject], tmp
     # What a patched rotation sees of a model of which one layer does not rotate: three layers.
     arrays = load_file(folder / "model.safetensors")
     save_file({name: array[:3] for name, array in arrays.items()}, folder / "model.safetensors")
+    with pytest.raises(RopewalkError, match=r"model\.safetensors is not as it was exported \(damaged, or changed"):
+        subject.examine(folder, FRESH)
+    (folder / "seals.json").unlink()
     (finding,) = subject.examine(folder, FRESH)
     assert (finding.check, finding.detail) == ("wrong layer count", "the file has 3 and the model 4")
 

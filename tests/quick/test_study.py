@@ -238,3 +238,12 @@ def test_statistics_and_their_options_are_known_by_line(tmp_path: Path, text: st
     with pytest.raises(RopewalkError) as caught:
         load_study(file)
     assert str(caught.value).replace(str(file), "study.yaml").startswith(said)
+
+
+@pytest.mark.parametrize("results", ["~", "~/results", "~somebody", "a\nb", "\x1b[2J"])
+def test_a_results_folder_is_a_plain_path(results: str, study_data: dict[str, Any]) -> None:
+    """Only a shell takes `~` for a home: a folder would get that name."""
+    with pytest.raises(
+        RopewalkError, match=r"results: a path must be on one line, without control characters, and wri"
+    ):
+        parse_study({**study_data, "results": results})

@@ -109,9 +109,9 @@ def prepare(corpus: Corpus, tokenizer: Any, length: int, folder: Path, scratch: 
 def check_tokens(record: Path) -> str | None:
     """What is wrong with a token file, known by the record beside it (`damaged`, `missing`); None if nothing is."""
     known, path = read_sealed_json(record), record.with_suffix(".bin")
-    if not path.is_file() or not record.is_file():
+    if not path.exists() or not record.exists():
         return "missing"
-    return None if known is not None and file_fingerprint(path) == known["sha256"] else "damaged"
+    return None if path.is_file() and known is not None and file_fingerprint(path) == known["sha256"] else "damaged"
 
 
 def _known(record: Path, corpus: Corpus) -> Documents | None:

@@ -13,6 +13,7 @@ from ropewalk.models.layout import Head, Layout
 from ropewalk.record import FORMAT, outdated
 from ropewalk.seals import read_sealed_json, sealed_json
 from ropewalk.statistics.base import Scope, Statistic
+from ropewalk.text import cut, slug
 
 if TYPE_CHECKING:
     from ropewalk.capture.shards import Provenance
@@ -70,12 +71,19 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Read the manifest of a checkpoint's capture."""
     path = folder / MANIFEST
     if not path.is_file():
-        raise RopewalkError(f"{folder} holds no finished capture: run `ropewalk capture STUDY` first")
+        raise RopewalkError(
+            f"{folder} holds no finished capture, {MANIFEST} is missing: run `ropewalk capture STUDY` first"
+        )
     manifest = read_sealed_json(path)
     if manifest is None:
         raise damaged(path)
     if manifest.get("format") != FORMAT:
         raise outdated(path, manifest.get("format"))
+    if "checkpoint" in manifest and slug(str(manifest["checkpoint"])) != folder.name:
+        raise RopewalkError(
+            f"{path} is of the checkpoint {cut(repr(manifest['checkpoint']), 100)} and stands in the folder of "
+            "another: give the folder its name back, or run `ropewalk capture STUDY` again, which writes it anew"
+        )
     return manifest
 
 

@@ -110,8 +110,12 @@ def _check_current(folder: Path) -> None:
     remedy = "run `ropewalk capture` on its study, with `sample` among its statistics, to write it anew"
     ledger = Ledger.read(folder)
     if ledger is None:
-        if (folder / LEDGER).exists():
-            raise RopewalkError(f"{folder / LEDGER}, by which the vectors are known to be whole, is damaged: {remedy}")
+        is_there = (folder / LEDGER).exists()
+        if is_there or (folder.parent / MANIFEST).is_file():
+            raise RopewalkError(
+                f"{folder / LEDGER}, by which the vectors are known to be whole, is "
+                f"{'damaged' if is_there else 'missing'}: {remedy}"
+            )
         return
     for name, state in ledger.differs(folder):
         raise RopewalkError(f"{folder / name} is {state}: {remedy}")

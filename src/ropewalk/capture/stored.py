@@ -70,11 +70,11 @@ class StoredCapture:
     @cached_property
     def _files(self) -> list[Any]:
         paths = [shard_path(self.folder, number) for number in range(len(self.provenances))]
-        present = sum(path.is_file() for path in paths)
-        if present < len(paths):
+        missing = [path for path in paths if not path.is_file()]
+        if missing:
             raise RopewalkError(
-                f"{self.label!r} has {present} of its {len(paths)} shards: run `ropewalk capture STUDY` again, which "
-                "computes the others"
+                f"{self.label!r} has {len(paths) - len(missing)} of its {len(paths)} shards ({missing[0]} is missing): "
+                "run `ropewalk capture STUDY` again, which computes the others"
             )
         files = open_shards(paths)
         for path, file, expected in zip(paths, files, self.provenances, strict=True):

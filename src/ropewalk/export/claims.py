@@ -17,6 +17,7 @@ from ropewalk.export.arrays import ENTRY, Arrays, checked_header
 from ropewalk.export.kvpress import STATISTICS
 from ropewalk.geometry.moments import Floats
 from ropewalk.reading import open_regular, unreadable
+from ropewalk.seals import Ledger, is_intact
 from ropewalk.statistics.frame import PRE
 
 REMEDY = "give a file of `ropewalk export --to safetensors` or `--to npz`, or a folder of KVPress"
@@ -75,8 +76,15 @@ def _safetensors(path: Path) -> Claim:
         data = file.read()
     arrays = load(data)
     length = int.from_bytes(data[:8], "little")
-    metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-    return _own(path, arrays, metadata.get(ENTRY))
+    header = json.loads(data[8 : 8 + length]).get("__metadata__", {}).get(ENTRY)
+    # Who writes this format without a seal does not say what it was.
+    if "seal" in checked_header(header, path) and not is_intact(path):
+        raise _changed(path)
+    return _own(path, arrays, header)
+
+
+def _changed(path: Path) -> RopewalkError:
+    return RopewalkError(f"{path} is not as it was exported (damaged, or changed since): export it again")
 
 
 def _npz(path: Path) -> Claim:
@@ -105,6 +113,9 @@ def _own(path: Path, arrays: Arrays, header: str | None) -> Claim:
 
 
 def _kvpress(path: Path) -> Claim:
+    ledger = Ledger.read(path)
+    for name, _ in () if ledger is None else ledger.differs(path):
+        raise _changed(path / name)
     config = json.loads((path / STATISTICS[0]).read_text(encoding="utf-8"))
     with open_regular(path / STATISTICS[1]) as file:
         arrays = load(file.read())

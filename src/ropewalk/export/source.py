@@ -73,7 +73,10 @@ class Source:
     ) -> "Source":
         """A checkpoint of results called `name`, of which `heads` are the rows; tables alone have no sums to export."""
         if captured is None:
-            raise RopewalkError(f"the sums of {checkpoint!r} are not at hand, only tables: load the folder of a run")
+            raise RopewalkError(
+                f"the sums of {checkpoint!r} are not at hand, only tables: load the folder of a run with its "
+                "`captures` (`ropewalk capture STUDY` computes what is missing of them)"
+            )
         own = heads[heads["checkpoint"] == checkpoint]
         known = {} if record is None else record.data
         origins = {one["checkpoint"]: one for one in known.get("origins", ())}

@@ -222,15 +222,18 @@ def caption(view: View, source: str, head: HeadDetail) -> Caption:
     )
 
 
-def write(folder: Path, view: View, source: str, head: HeadDetail) -> Path:
-    """Write the collage of a head into a folder of its own below `folder`, beside others; returns it."""
+def write(folder: Path, view: View, source: str, head: HeadDetail, made_from: Mapping[str, Any] = {}) -> Path:
+    """Write the collage of a head into a folder of its own below `folder`, beside others; returns it.
+
+    The ledger says for each of these folders what it was `made_from`.
+    """
     name = f"{slug(head.checkpoint)}_l{head.layer:02d}h{head.head:02d}"
-    known = Ledger.read(folder)
-    others = {} if known is None else dict(known.files)
+    known = Ledger.read(folder) or Ledger({})
     names = [f"{name}/{file}" for file in FILES]
     Ledger.begin(folder, names, replace=is_marked(folder.parent))
     write_figure(folder / name, draw(view, head), caption(view, source, head))
-    Ledger({**others, **Ledger.of(folder, names, {}).files}).write(folder)
+    written = Ledger.of(folder, names, {name: dict(made_from)})
+    Ledger({**known.files, **written.files}, {**known.made_from, **written.made_from}).write(folder)
     return folder / name
 
 

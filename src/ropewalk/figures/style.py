@@ -13,6 +13,7 @@ from matplotlib.font_manager import fontManager, get_font
 
 from ropewalk.geometry.taxonomy import CATEGORIES, MIXED
 from ropewalk.summary.view import NO_CATEGORY
+from ropewalk.text import is_control
 
 WIDTH = 5.2
 """Inches. Printed in a 3.4 inch column, 9 point text is still 6 points high."""
@@ -213,11 +214,14 @@ def below_title(ax: Any, text: str, gid: str) -> None:
 def plain(text: str) -> str:
     """User text as it stands: a dollar sign starts no formula, `->` becomes an arrow.
 
-    Characters that no font at hand can draw are written as their numbers, where matplotlib would draw empty boxes.
+    Characters that no font at hand can draw are written as their numbers, where matplotlib would draw empty boxes. What
+    begins with an underscore would be left out of legends, and begins with a space.
     """
     known = _characters()
-    shown = "".join(one if ord(one) in known or one == "\n" else f"\\u{{{ord(one):x}}}" for one in text)
-    return shown.replace("$", r"\$").replace("->", "→")
+    shown = "".join(
+        one if one == "\n" or (ord(one) in known and not is_control(one)) else f"\\u{{{ord(one):x}}}" for one in text
+    )
+    return ("\u00a0" if shown.startswith("_") else "") + shown.replace("$", r"\$").replace("->", "→")
 
 
 @lru_cache

@@ -66,6 +66,8 @@ def model_folder(repo: str, revision: str | None) -> Path:
     """A model's folder: a local one as it is, else the cached commit of a hub repository, with its light files."""
     if Path(repo).is_dir():
         return Path(repo)
+    if Path(repo).is_absolute():
+        raise RopewalkError(f"there is no folder {repo}: put it back, or name another in the study")
     return _commit(repo, revision, constants.ENDPOINT)
 
 

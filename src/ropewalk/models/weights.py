@@ -55,6 +55,8 @@ def check_present(place: str, folder: Path) -> None:
         return
     names = repo_names(place, folder)
     if WEIGHTS in names:
+        if folder == Path(place):
+            raise RopewalkError(f"{folder / WEIGHTS} is not a file that can be read: fetch it again")
         return
     if INDEX in names:
         _index(place, folder)
@@ -84,8 +86,6 @@ def weight_files(place: str, folder: Path) -> list[Path]:
     if single is not None:
         return [single]
     check_present(place, folder)
-    if (folder / WEIGHTS).exists() or (folder / WEIGHTS).is_symlink():
-        raise RopewalkError(f"{folder / WEIGHTS} is not a file that can be read: fetch it again")
     files = []
     for name in _index(place, folder):
         path = repo_file(place, folder, name)

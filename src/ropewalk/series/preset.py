@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from ropewalk.errors import RopewalkError
 from ropewalk.series.branches import Branch, labels, short_number
 from ropewalk.series.findings import Finding, download_size
 from ropewalk.series.hub import Series
 from ropewalk.series.known import KNOWN
 from ropewalk.text import LONGEST_SLUG, count, printable, simplified, size, some, table
+from ropewalk.yamlfile import dump_yaml
 
 _LENGTH = "max_position_embeddings"
 _OVERRIDABLE = ("rope_theta", _LENGTH)
@@ -167,8 +166,8 @@ def _study_name(repo: str) -> str:
 
 
 def _block(data: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=1000).rstrip("\n")
+    return dump_yaml(dict(data), 1000).rstrip("\n")
 
 
 def _flow(data: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=10**6, default_flow_style=True).strip()
+    return dump_yaml(dict(data), 10**6, flow=True).strip()

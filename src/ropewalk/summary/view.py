@@ -52,7 +52,8 @@ class View:
         """
         heads = check_heads(table)
         if "permuted" not in nulls:
-            heads = heads.drop(columns=[name for name in heads if str(name).endswith("_permuted")])
+            # Copied, because what is left of the columns lies in as many pieces, which pandas is slow with.
+            heads = heads.drop(columns=[name for name in heads if str(name).endswith("_permuted")]).copy()
         heads["bin"] = depth_bin(heads["layer"], heads["layers"] - 1)
         left_out = _by_checkpoint(replicates)
         samples = {

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from ropewalk.text import LONGEST_SLUG, simplified
+from ropewalk.yamlfile import dump_yaml
 
 SHARDS = 16
 """Groups of held-out documents that standard errors are computed from."""
@@ -28,4 +27,4 @@ def study_text(record: Mapping[str, Any], name: str) -> str:
         "corpus": {"source": "jsonl", "paths": ["heldout.jsonl"], "column": "text"},
         "capture": {"heads": "all", "shards": SHARDS, "statistics": STATISTICS},
     }
-    return yaml.safe_dump(study, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+    return dump_yaml(study, flow=None)
