@@ -426,9 +426,8 @@ def test_every_figure_is_in_the_report_with_its_caption(results, data):
         assert picture.caption == figure.caption(view, f"{results.name}/qk.csv")
     page = render(data)
     for picture in data.pictures:
-        assert str(inline(picture.caption.takeaway)) in page
-        assert str(prose(picture.caption.shows[:1])) in page
-        assert str(prose(picture.caption.shows[1:])) in page
+        assert str(inline(picture.caption.reading)) in page
+        assert all(str(inline(step)) in page for step in picture.caption.produced)
 
 
 def test_the_portraits_are_those_the_study_names(tmp_path, monkeypatch):
@@ -527,10 +526,10 @@ def test_a_phone_never_scrolls_sideways(browser, visit, results):
     assert phone.page.evaluate("document.documentElement.scrollWidth") == 390
     background = phone.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert background != visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
-    detail = phone.page.locator("details.more").first
+    detail = phone.page.locator(".figure details").first
     assert detail.get_attribute("open") is None
     detail.locator("summary").click()
-    assert detail.locator("p, li").first.is_visible()
+    assert detail.locator("li").first.is_visible()
     assert phone.page.evaluate("document.documentElement.scrollWidth") == 390
     assert phone.complaints == []
     phone.page.close()
@@ -540,7 +539,8 @@ def test_print_leaves_controls_out(visit):
     visit.page.emulate_media(media="print")
     assert not visit.page.locator("#heads form").is_visible()
     assert not visit.page.locator("nav").is_visible()
-    assert visit.page.locator("details.more li").first.is_visible()
+    assert visit.page.locator(".takeaway").first.is_visible()
+    assert visit.page.locator(".figure table").first.is_visible()
     assert visit.page.locator("figure").first.evaluate("figure => getComputedStyle(figure).breakInside") == "avoid"
     visit.page.emulate_media(media="screen")
 
