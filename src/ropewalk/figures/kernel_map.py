@@ -119,7 +119,7 @@ def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None
     return Caption(
         titled("Kernels of All Heads", shown),
         choose(
-            (_preferring(shown, counts), _change(shown, counts), *courses(whole, ranges)),
+            (_change(shown, counts), _preferring(shown, counts), *courses(whole, ranges)),
             f"There is no kernel {over(shown)}" if none else "No one way of the kernels has a majority",
         ),
         _table(shown, counts, ranges),
