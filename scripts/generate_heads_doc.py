@@ -6,6 +6,7 @@ Every number and every direction word comes from the two folders of results, whi
 """
 
 import argparse
+import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -20,18 +21,20 @@ import numpy as np
 import pandas as pd
 
 import ropewalk
-from ropewalk.figures.claims import Contrast, contrast, correlations, heads_with, listed, related
+from ropewalk.figures.contrasts import Contrast, contrast, heads_with, related
 from ropewalk.figures.distance_kernels import HALF
+from ropewalk.figures.findings import sign
 from ropewalk.figures.kernels import BOTH, FAR, FLAT, NEAR, kernels
 from ropewalk.figures.mean_paths import missed
-from ropewalk.figures.phrases import CORRELATION, KEYS, NATS, PHRASES, SHARE, Unit
+from ropewalk.figures.phrases import CORRELATION, KEYS, NATS, QUANTITIES, SHARE, Unit
 from ropewalk.figures.sinks import without_first
 from ropewalk.figures.spectrum import beyond, octaves
-from ropewalk.figures.wording import WHERE, amount, capitalised, direction, largest_steps, sign, value
+from ropewalk.figures.wording import WHERE, amount, capitalised, listed, value
 from ropewalk.files import write_text
 from ropewalk.geometry.axes import AXES
 from ropewalk.geometry.jackknife import critical
 from ropewalk.geometry.taxonomy import CATEGORIES, DOMINATED
+from ropewalk.summary.chance import correlation_by_chance
 from ropewalk.summary.measures import (
     Among,
     Columns,
@@ -45,7 +48,7 @@ from ropewalk.summary.measures import (
     in_layers,
 )
 from ropewalk.summary.sample import Sample
-from ropewalk.summary.tracks import Estimate
+from ropewalk.summary.tracks import Estimate, Track
 from ropewalk.summary.view import COMMON, View
 
 ROOT = Path(__file__).parent.parent
@@ -205,6 +208,65 @@ def in_contexts(heads: Columns) -> Any:
 def fixed(mask: Any) -> Among:
     """These heads, whichever group of documents is left out."""
     return lambda _: mask
+
+
+def direction(change: Estimate, unit: Unit) -> str:
+    """`rises by ...`, `falls by ...`, or that no change can be claimed."""
+    if math.isnan(change.value):
+        return "cannot be compared"
+    if change.value == 0:
+        return "does not change"
+    way = sign(change, unit)
+    if way:
+        return f"{'rises' if way > 0 else 'falls'} by {amount(change, unit)}"
+    if math.isnan(change.se):
+        return "does not change at this precision"
+    return f"shows no change beyond its error ({unit.number(change.value)}{unit.error(change.se)}{unit.change})"
+
+
+def largest_steps(view: View, track: Track, unit: Unit) -> str:
+    """The largest rise and the largest fall between consecutive checkpoints, where there are any."""
+    labels = view.lineup.labels
+    steps = [(track.change(index, index + 1), index) for index in range(len(labels) - 1)]
+    found = []
+    for way, word in ((1, "rise"), (-1, "fall")):
+        moving = [step for step in steps if sign(step[0], unit, len(steps)) == way]
+        if moving:
+            change, index = max(moving, key=lambda step: abs(step[0].value))
+            found.append(f"largest {word} {amount(change, unit)} ({labels[index]} to {labels[index + 1]})")
+        else:
+            found.append(
+                f"no {word}" + (f" beyond its error as the largest of {len(steps)}" if view.has_errors else "")
+            )
+    return f"Between consecutive checkpoints: {', '.join(found)}."
+
+
+def difference(found: Contrast, unit: Unit) -> str:
+    """How much more or less the first group of a contrast has."""
+    way = found.way(unit)
+    if not way:
+        size = f"{unit.number(found.difference.value)}{unit.error(found.difference.se)}{unit.change}"
+        return f"{size}, not beyond error and chance"
+    return f"{amount(found.difference, unit)} {'more' if way > 0 else 'less'}"
+
+
+def correlations(found: Mapping[str, tuple[Estimate, int]]) -> str:
+    """Correlations, each with the heads it is over, by what follows them, such as `0.910 ± 0.004 with r_q`.
+
+    It is said which of them are no more than errors or unrelated heads would make.
+    """
+    texts = [f"{value(estimate, CORRELATION)} {words}" for words, (estimate, _) in found.items()]
+    remarks = [_remark(*pair) for pair in found.values()]
+    if len(set(remarks)) == 1 and remarks[0]:
+        return f"{listed(texts)} ({'each ' if len(found) > 1 else ''}{remarks[0]})"
+    return listed([f"{text} ({remark})" if remark else text for text, remark in zip(texts, remarks, strict=True)])
+
+
+def _remark(correlation: Estimate, count: int) -> str:
+    if np.isnan(correlation.value) or related(correlation, count):
+        return ""
+    small = not abs(correlation.value) > correlation_by_chance(count)
+    return f"no more than {count} unrelated heads show" if small else "not beyond its error"
 
 
 def grouped(said: Mapping[str, Sequence[str]]) -> str:
@@ -612,7 +674,7 @@ def nope_section(model: Model) -> str:
     rows, found = [], {}
     for column, name, unit in quantities:
         one = found[column] = contrast(model.sample, column, NOPE, ROPE)
-        rows.append([name, *(value(mean, unit) for mean in one.means), one.words(unit)])
+        rows.append([name, *(value(mean, unit) for mean in one.means), difference(one, unit)])
     more = [name for column, name, unit in quantities if found[column].way(unit) > 0]
     less = [name for column, name, unit in quantities if found[column].way(unit) < 0]
     even = [name for column, name, unit in quantities if found[column].way(unit) == 0]
@@ -648,7 +710,7 @@ def sink_section(models: Sequence[Model]) -> str:
 
     def moved(measure: str) -> Callable[[Model], str]:
         def cell(model: Model) -> str:
-            change, unit = without_first(model.view)[measure].at(0), PHRASES[measure].unit
+            change, unit = without_first(model.view)[measure].at(0), QUANTITIES[measure].unit
             return f"{'+' if change.value >= 0 else ''}{unit.number(change.value)}{unit.error(change.se)}"
 
         return cell

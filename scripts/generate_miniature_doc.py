@@ -16,9 +16,10 @@ import numpy as np
 import pandas as pd
 
 from ropewalk.demo import demo_study
+from ropewalk.figures.findings import sign
 from ropewalk.figures.gallery import find, folder_name
 from ropewalk.figures.phrases import CORRELATION, SHARE, Unit
-from ropewalk.figures.wording import WHERE, sign, value
+from ropewalk.figures.wording import WHERE, value
 from ropewalk.files import write_text
 from ropewalk.geometry.axes import AXES
 from ropewalk.geometry.taxonomy import CATEGORIES, DEPTH_BINS, HIGH, depth_bin

@@ -18,7 +18,8 @@ from helpers.browser import Visit
 from helpers.oracles import jackknife
 from helpers.tables import random_table, write_results
 from ropewalk.errors import RopewalkError
-from ropewalk.figures import gallery
+from ropewalk.figures import gallery, to_markdown
+from ropewalk.figures.findings import Finding
 from ropewalk.figures.style import png
 from ropewalk.freshness import pictures_made_from
 from ropewalk.geometry import taxonomy
@@ -26,7 +27,7 @@ from ropewalk.geometry.taxonomy import CATEGORIES, classify
 from ropewalk.record import FORMAT
 from ropewalk.report import render
 from ropewalk.report.glossary import glossary
-from ropewalk.report.page import inline, prose
+from ropewalk.report.page import finding, inline, prose
 from ropewalk.report.parts import MISSING, Grid
 from ropewalk.report.settings import entries
 from ropewalk.results import load
@@ -426,9 +427,38 @@ def test_every_figure_is_in_the_report_with_its_caption(results, data):
         assert picture.caption == figure.caption(view, f"{results.name}/qk.csv")
     page = render(data)
     for picture in data.pictures:
-        assert str(inline(picture.caption.takeaway)) in page
-        assert str(prose(picture.caption.shows[:1])) in page
-        assert str(prose(picture.caption.shows[1:])) in page
+        assert str(inline(picture.caption.reading)) in page
+        assert all(str(inline(step)) in page for step in picture.caption.produced)
+
+
+def test_the_page_says_what_the_readme_says(visit, data):
+    """Findings, table, reading and steps of every figure, as they are read on the page and in Markdown."""
+
+    def plain(text: str) -> str:
+        return " ".join(text.replace("**", "").replace("`", "").replace("\\|", "|").split())
+
+    articles = visit.page.locator(".figure")
+    assert articles.count() == len(data.pictures)
+    for place, picture in enumerate(data.pictures):
+        article, readme = articles.nth(place), to_markdown(picture.caption)
+        shown = [article.locator(".takeaway"), *article.locator(".findings li").all()]
+        found = [line[2:] for line in readme.split("## Findings")[1].split("\n## ")[0].splitlines() if line[:2] == "- "]
+        assert [plain(one.text_content()) for one in shown] == [plain(line) for line in found]
+        rows = [line for line in readme.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
+        cells = [
+            [plain(cell.text_content()) for cell in row.locator("th, td").all()] for row in article.locator("tr").all()
+        ]
+        assert [plain(f"| {' | '.join(row)} |") for row in cells] == [plain(row) for row in rows]
+        assert plain(article.locator("figcaption").text_content()) in plain(readme)
+        steps = [plain(step.text_content()) for step in article.locator("ol li").all()]
+        assert steps == [plain(step) for step in picture.caption.produced]
+
+
+def test_a_hostile_caption_stays_text():
+    caption = finding(Finding("<b>rises</b>", "<img src=x onerror=alert(1)> ± 2"))
+    assert "<b>" not in caption
+    assert "<img" not in caption
+    assert caption.endswith(")</span>.")
 
 
 def test_the_portraits_are_those_the_study_names(tmp_path, monkeypatch):
@@ -527,10 +557,10 @@ def test_a_phone_never_scrolls_sideways(browser, visit, results):
     assert phone.page.evaluate("document.documentElement.scrollWidth") == 390
     background = phone.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert background != visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
-    detail = phone.page.locator("details.more").first
+    detail = phone.page.locator(".figure details").first
     assert detail.get_attribute("open") is None
     detail.locator("summary").click()
-    assert detail.locator("p, li").first.is_visible()
+    assert detail.locator("li").first.is_visible()
     assert phone.page.evaluate("document.documentElement.scrollWidth") == 390
     assert phone.complaints == []
     phone.page.close()
@@ -540,7 +570,8 @@ def test_print_leaves_controls_out(visit):
     visit.page.emulate_media(media="print")
     assert not visit.page.locator("#heads form").is_visible()
     assert not visit.page.locator("nav").is_visible()
-    assert visit.page.locator("details.more li").first.is_visible()
+    assert visit.page.locator(".takeaway").first.is_visible()
+    assert visit.page.locator(".figure table").first.is_visible()
     assert visit.page.locator("figure").first.evaluate("figure => getComputedStyle(figure).breakInside") == "avoid"
     visit.page.emulate_media(media="screen")
 

@@ -171,29 +171,32 @@ def test_the_caption_says_whether_categories_do_what_they_are_called():
     last = last_of(table)
     own = last.apply(category, axis=1)
     means = last.groupby(own)["score_r2_distance"].mean()
-    counts = own.value_counts()
     label = last["label"].iloc[0]
-    assert caption.shows[0].startswith(f"At {label}, distance explains {percent(means['position-dominated'])} ± ")
-    assert f"({counts['position-dominated']} heads) and {percent(means['content-focused'])} ± " in caption.shows[0]
-    difference = 100 * (means["position-dominated"] - means["content-focused"])
-    assert re.search(rf": {difference:.1f} ± \d\.\d percentage points more;", caption.shows[0])
-    r = [np.corrcoef(last["score_r2_distance"], last[name].abs())[0, 1] for name in ("r_q", "r_k")]
-    assert re.search(
-        rf"correlates {r[0]:.3f} ± \S+ with r_q on PC0 and {r[1]:.3f} ± \S+ with \|r_k\| on PC0\.", caption.shows[0]
-    )
-    top = last.groupby(own)["mass_induction"].mean().idxmax()
-    assert f"Induction mass is highest in {top} heads" in caption.shows[0]
-    assert "the taxonomy on PC0 says which heads score by distance" in caption.takeaway
+    texts = [finding.text for finding in caption.findings]
+    (by_distance,) = [text for text in texts if "than content-focused ones" in text]
+    assert by_distance.startswith("Position-dominated heads score more by distance than content-focused ones (")
+    assert f"({percent(means['position-dominated'])} ± " in by_distance
+    assert f" against {percent(means['content-focused'])} ± " in by_distance
+    r = max(np.corrcoef(last["score_r2_distance"], last[name].abs())[0, 1] for name in ("r_q", "r_k"))
+    (followed,) = [text for text in texts if text.startswith("Heads with a larger ")]
+    assert re.search(rf"score more by distance \(correlation over 96 heads {r:.3f} ± \S+, at {label}\)", followed)
+    induction = last.groupby("rope")["mass_induction"].mean()
+    (nope,) = [text for text in texts if text.startswith("NoPE layers attend more to induction keys than RoPE")]
+    assert f"({percent(induction[False])} ± " in nope
+    counts = own.value_counts()
+    assert {row[0]: row[1] for row in caption.table.rows} == {name: str(count) for name, count in counts.items()}
+    assert all(row[2].startswith(percent(means[row[0]])) for row in caption.table.rows)
     turned = find("category_behaviour").caption(view, "heads.csv", axis="drift")
-    assert "the taxonomy along the drift axis does not say which heads score by distance" in turned.takeaway
+    said = turned.findings[-1].text
+    assert said.startswith("Position-dominated heads do not score more by distance than content-focused ones (")
 
 
 def test_unrelated_heads_are_not_said_to_do_what_they_are_called():
     claims = 0
     for seed in range(12):
         text = text_of("category_behaviour", view_of(behaviour(2, effect=False, phases=1, seed=seed)))
-        assert "does not change (from" in text
-        claims += "says which heads" in text or "wrong way round" in text
+        claims += "heads do not score more by distance than content-focused ones" not in text
+        assert "induction keys than" not in text or claims
     assert claims <= 2
 
 
@@ -227,19 +230,21 @@ def test_the_caption_says_on_which_axis_fixed_shares_go_with_position():
     table = behaviour(3, phases=1)
     caption = find("fixed_share").caption(view_of(table), "heads.csv")
     last = last_of(table[table["rope"]])
-    r = np.corrcoef(last["fixed_share_q"], last["r_q"])[0, 1]
+    for kind, noun, name in (("q", "Queries", "r_q"), ("k", "Keys", "|r_k|")):
+        r = np.corrcoef(last[f"fixed_share_{kind}"], last[f"r_{kind}"].abs())[0, 1]
+        start = f"{noun} with a larger fixed share have a larger {name}, on PC0 and with both centred apart ("
+        (said,) = [finding.text for finding in caption.findings if finding.text.startswith(start)]
+        assert f"(correlation over 72 heads {r:.3f} ± " in said
+    shares = {tuple(row[:2]): row[2] for row in caption.table.rows}
     label = last["label"].iloc[0]
-    start = f"Over the heads of {label}, the fixed share of queries correlates with r_q {r:.3f} ± "
-    assert caption.shows[0].startswith(start)
-    assert f"the fixed share is {percent(last['fixed_share_q'].mean())} ± " in caption.shows[0]
-    assert "queries with a larger fixed share have a larger r_q on PC0 and with both centred apart;" in caption.takeaway
-    assert "drift" not in caption.takeaway
+    assert shares[label, "queries"].startswith(f"{percent(last['fixed_share_q'].mean())} ± ")
     null = find("fixed_share").caption(view_of(behaviour(3, effect=False, phases=1)), "heads.csv")
-    assert "(each no more than 72 unrelated heads show)" in null.shows[0]
-    assert null.takeaway.endswith(
-        "the fixed share of queries does not say how large r_q is on any axis; the fixed share of keys does not say "
-        "how large |r_k| is on any axis."
-    )
+    assert [finding.sentence for finding in null.findings] == [
+        "Queries with a larger fixed share have no larger r_q",
+        "Keys with a larger fixed share have no larger |r_k|",
+    ]
+    models = find("fixed_share").caption(view_of(behaviour(4, models=True)), "heads.csv")
+    assert any(one.sentence.startswith("In all 4 models, queries with a larger fixed share") for one in models.findings)
 
 
 def test_cells_are_means_by_layer_and_octave():
@@ -282,22 +287,36 @@ def test_octaves_beyond_a_context_are_hatched_and_said():
 def test_the_caption_says_where_attention_goes():
     table = behaviour(10)
     caption = find("attention_by_distance").caption(view_of(table), "heads.csv")
-    near = (
-        table[["mass_self", "mass_previous", "mass_2", "mass_4"]].sum(axis=1).groupby(table["label"], sort=False).mean()
-    )
-    means = last_of(table).filter(regex=r"^mass_(self|previous|\d+)$").mean()
-    assert caption.shows[0].startswith(f"At {near.index[-1]}, {percent(near.iloc[-1])} ± ")
-    assert means.idxmax() == "mass_256"
-    assert f"keys 256 to 511 tokens back ({percent(means.max())} ± " in caption.shows[0]
-    assert f"attention within 8 tokens falls by {100 * (near.iloc[0] - near.iloc[-1]):.1f} ± " in caption.shows[0]
-    layers = last_of(table).assign(
-        near=lambda part: part[["mass_self", "mass_previous", "mass_2", "mass_4"]].sum(axis=1)
-    )
-    by_layer = layers.groupby("layer")["near"].mean()
-    assert re.search(rf"{percent(by_layer.max())} ± \d\.\d \(layer {by_layer.idxmax()}\)", caption.shows[0])
+    close = ["mass_self", "mass_previous", "mass_2", "mass_4"]
+    near = table[close].sum(axis=1).groupby(table["label"], sort=False).mean()
+    texts = [finding.text for finding in caption.findings]
+    (falls,) = [text for text in texts if text.startswith("Attention within 8 tokens falls over training (")]
+    assert f"({percent(near.iloc[0])} ± " in falls
+    assert f", {percent(near.iloc[-1])} ± " in falls
+    octaves = table.filter(regex=r"^mass_(self|previous|\d+)$").groupby(table["label"], sort=False).mean()
+    change = (octaves.iloc[-1] - octaves.iloc[0]).abs()
+    assert change.idxmax() == "mass_self"
+    (most,) = [
+        text for text in texts if text.startswith("Of all distances, attention on the token itself shrinks most")
+    ]
+    assert f"({percent(octaves['mass_self'].iloc[0])} ± " in most
+    place = caption.table.header.index("within 8 tokens")
+    assert all(row[place].startswith(f"{percent(near[row[1]])} ± ") for row in caption.table.rows)
     null = find("attention_by_distance").caption(view_of(behaviour(10, effect=False)), "heads.csv")
-    assert "attention within 8 tokens does not change, and no octave changes beyond its error" in null.shows[0]
-    assert "does not change" in null.takeaway
+    assert null.takeaway == (
+        "Nothing can be claimed of attention by distance: no change or difference is beyond its error."
+    )
+
+
+def test_layers_that_look_near_and_far_are_named_beyond_chance():
+    table = behaviour(1, phases=1)
+    near = table["layer"] == 4
+    for name in ("mass_self", "mass_previous", "mass_2", "mass_4"):
+        table.loc[near, name] += 0.1
+    caption = find("attention_by_distance").caption(view_of(table), "heads.csv")
+    by_layer = table[["mass_self", "mass_previous", "mass_2", "mass_4"]].sum(axis=1).groupby(table["layer"]).mean()
+    (said,) = [one.text for one in caption.findings if "looks nearest" in one.text]
+    assert said.startswith(f"Layer 4 looks nearest and layer {by_layer.idxmin()} farthest ({percent(by_layer[4])} ± ")
 
 
 def test_sinks_by_layer_and_what_hangs_on_the_first_tokens():
@@ -339,17 +358,23 @@ def test_the_caption_of_sinks_says_what_moves():
     table = behaviour(4, phases=2)
     caption = find("sinks").caption(view_of(table), "heads.csv")
     means = table.groupby("label", sort=False)[["mass_first", "r_q", "r_q_skip4"]].mean()
-    rise = 100 * (means["mass_first"].iloc[-1] - means["mass_first"].iloc[0])
-    assert caption.shows[0].startswith(f"Mean attention on the first token rises by {rise:.1f} ± ")
+    texts = [finding.text for finding in caption.findings]
+    (rises,) = [text for text in texts if text.startswith("Attention on the first token rises over training (")]
+    assert f"({percent(means['mass_first'].iloc[0])} ± " in rises
+    assert f", {percent(means['mass_first'].iloc[-1])} ± " in rises
     layers = last_of(table).groupby("layer")["mass_first"].mean()
-    assert re.search(rf"to {percent(layers.max())} ± \d\.\d \(layer {layers.idxmax()}\)\.", caption.shows[0])
-    lower = means["r_q"].iloc[-1] - means["r_q_skip4"].iloc[-1]
-    assert re.search(
-        rf"at {means.index[-1]}, mean r_q is {lower:.3f} ± \S+ lower, mean \|r_k\| does not move", caption.shows[0]
+    (place,) = [text for text in texts if "attends to the first token most" in text]
+    assert place.startswith(f"Layer {layers.idxmax()} attends to the first token most, layer {layers.idxmin()} least (")
+    assert f"({percent(layers.max())} ± " in place
+    change = means["r_q_skip4"].iloc[-1] - means["r_q"].iloc[-1]
+    column = caption.table.header.index("mean r_q, change")
+    assert caption.table.rows[-1][column].startswith(f"{change:.3f} ± ")
+    moved = behaviour(4, phases=2).assign(mass_first=0.1, mass_first4=0.12)
+    said = find("sinks").caption(view_of(moved), "heads.csv").takeaway
+    assert re.fullmatch(
+        rf"Mean r_q is lower without the first 4 tokens \({change:.3f} ± \S+, at {means.index[-1]}\)\.", said
     )
-    assert "learned sink" not in caption.shows[0]
-    assert "Mean attention on the learned sink" in text_of("sinks", view_of(behaviour(4, sink=True, phases=2)))
-    null = text_of("sinks", view_of(behaviour(4, effect=False, phases=2)))
-    assert "Mean attention on the first token does not change" in null
-    assert "mean r_q does not move beyond its error" in null
-    assert "no share of a category moves beyond its error as the largest of 5" in null
+    assert "learned sink" not in to_markdown(caption)
+    assert "learned sink" in text_of("sinks", view_of(behaviour(4, sink=True, phases=2)))
+    null = find("sinks").caption(view_of(behaviour(4, effect=False, phases=2)), "heads.csv")
+    assert null.takeaway.startswith("Nothing can be claimed of attention on the first token")

@@ -86,7 +86,7 @@ def test_every_study_is_drawn_and_described(name, case):
 def test_a_checkpoint_without_numbers_says_so(name):
     view = gappy(STUDY).view().select([0])
     caption = caption_of(name, view)
-    assert re.search(r"\bno (head|kernel|path)", caption.shows[0])
+    assert re.search(r"\bno (head|kernel|path)", caption.takeaway)
     check_layout(find(name).draw(view))
 
 
@@ -123,7 +123,7 @@ def test_heads_and_checkpoint_can_be_named(name):
 def test_the_axis_of_r_does_not_matter(name):
     heads = STUDY.heads.assign(r_q_drift=0.9, r_k_drift=-0.9)
     view = View.of(heads, STUDY.replicates, tables=STUDY.tables)
-    assert caption_of(name, view.on("drift")).shows == caption_of(name, view).shows
+    assert caption_of(name, view.on("drift")) == caption_of(name, view)
     assert "axis=" not in to_markdown(caption_of(name, view.on("drift")))
 
 
@@ -166,19 +166,29 @@ def test_heads_are_chosen_by_the_rule_in_the_caption():
 
 def test_how_well_kernels_predict_is_what_pandas_says():
     heads = last_heads().dropna(subset=["kernel_r"])
-    text = caption_of("distance_kernels", STUDY.view()).shows[0]
+    caption = caption_of("distance_kernels", STUDY.view())
     near = (heads["kernel_misfit"] < 0.5).sum()
-    assert text.startswith("**K accounts for most of how the score depends on distance** at P2-300")
-    assert f"in {near} of {len(heads)} RoPE heads (median misfit {heads['kernel_misfit'].median():.2f})" in text
-    assert f"correlate {heads['kernel_r'].mean():.3f} ± " in text
-    assert f"(median {heads['kernel_r'].median():.3f})" in text
-    worst = heads.loc[heads["kernel_misfit"].idxmax()]
-    assert (
-        f"It misses most in layer {worst['layer']}, head {worst['head']} (misfit {worst['kernel_misfit']:.2f}" in text
+    assert caption.takeaway.startswith(
+        f"K predicts most of how scores depend on distance at P2-300 (it misses less than half in {near} of "
+        f"{len(heads)} RoPE heads; mean correlation {heads['kernel_r'].mean():.3f} ± "
     )
     strong = heads["kernel_range"] >= heads["kernel_range"].median()
     means = heads.groupby(strong)["kernel_r"].mean()
-    assert f"it does worse where it is weak (the correlation is {means[True]:.3f} ± " in text
+    (said,) = [one.text for one in caption.findings if one.text.startswith("K predicts better in heads where it is")]
+    assert f"(correlation {means[True]:.3f} ± " in said
+    assert f", {means[False]:.3f} ± " in said
+    medians = heads[["kernel_range", "kernel_misfit", "kernel_r"]].median()
+    ranges = last_rows("distance").groupby(["layer", "head"])["score"].agg(np.ptp)
+    rope = ranges[[layer % 4 != 3 for layer, _ in ranges.index]].median()
+    assert caption.table.rows[0] == (
+        "RoPE heads",
+        "24",
+        f"{rope:.2f}",
+        f"{medians['kernel_range']:.2f}",
+        f"{medians['kernel_misfit']:.2f}",
+        f"{medians['kernel_r']:.3f}",
+    )
+    assert caption.table.rows[1][3:] == ("–", "–", "–")
 
 
 def test_a_kernel_that_predicts_nothing_is_not_said_to():
@@ -190,10 +200,10 @@ def test_a_kernel_that_predicts_nothing_is_not_said_to():
     replicates = STUDY.replicates.drop(columns="kernel_r").merge(heads[["checkpoint", "layer", "head", "kernel_r"]])
     rng = np.random.default_rng(0)
     replicates["kernel_r"] += rng.normal(0, 0.05, 8)[replicates["left_out"]] + rng.normal(0, 0.05, len(replicates))
-    text = caption_of("distance_kernels", View.of(heads, replicates, tables=STUDY.tables)).shows[0]
-    assert text.startswith("**K and the measured score by distance do not go together beyond the error**")
-    assert "in 0 of 24 RoPE heads" in text
-    assert "makes no difference beyond its error" in text
+    caption = caption_of("distance_kernels", View.of(heads, replicates, tables=STUDY.tables))
+    assert [one.text for one in caption.findings] == [
+        "K and the measured score by distance do not go together beyond the error."
+    ]
 
 
 def test_cells_of_the_map_are_kernels_less_their_means():
@@ -240,33 +250,34 @@ def test_ways_that_hang_on_less_than_an_error_are_undecided():
 
 
 def test_changes_of_ways_are_counted_and_need_more_than_the_undecided():
-    text = caption_of("kernel_map", STUDY.view())
-    assert text.shows[0].startswith(
-        "**No one way of the kernels has a majority** at P2-300: of 24 heads with a kernel, K "
-    )
-    assert (
-        "falls with distance in 6, rises in 6, goes both ways in 6 and is flat in 6; 0 are undecided." in text.shows[0]
-    )
-    assert "Since P1-0 no way gained or lost a head." in text.shows[0]
-    assert text.takeaway.endswith("; at P2-300 K falls with distance in 6 of 24 heads.")
+    caption = caption_of("kernel_map", STUDY.view())
+    assert "kernels" not in " ".join(one.text for one in caption.findings)
+    assert caption.table.rows[-1][:7] == ("P2-300", "24", "6", "6", "6", "6", "0")
+    still = long_study(growth=0.0).view()
+    assert caption_of("kernel_map", still).takeaway == "No one way of the kernels has a majority."
     tables = dict(STUDY.tables)
     rows = tables["distance"].copy()
     late = (rows["checkpoint"] != rows["checkpoint"].iloc[0]) & (rows["head"] < 3)
     rows.loc[late & rows["kernel"].notna(), "kernel"] = -rows["distance"].astype(float)
     tables["distance"] = rows
     turned = caption_of("kernel_map", View.of(STUDY.heads, STUDY.replicates, tables=tables))
-    assert turned.shows[0].startswith("**Most kernels prefer near keys** at P2-300")
-    changed = "Since P1-0 their numbers changed: near from 6 to 18, both ways from 6 to 0, flat from 6 to 0."
-    assert changed in turned.shows[0]
+    texts = [one.text for one in turned.findings]
+    assert "More kernels prefer near keys as training goes on (6 of 24 heads at P1-0, 18 at P2-300)." in texts
+    alone = caption_of("kernel_map", View.of(STUDY.heads, STUDY.replicates, tables=tables), checkpoints=["P2-300"])
+    assert "Most kernels prefer near keys (18 of 24 heads, 0 undecided, at P2-300)." in [
+        one.text for one in alone.findings
+    ]
 
 
-@pytest.mark.parametrize(("growth", "words"), [(3.0, "rises by"), (0.0, "does not change")])
-def test_the_range_of_kernels_follows_the_data(growth, words):
-    study = long_study(2, growth=growth)
+def test_the_range_of_kernels_follows_the_data():
+    study = long_study(2, growth=3.0)
     means = study.heads.groupby("label", sort=False)["kernel_range"].mean()
-    (text,) = [text for text in caption_of("kernel_map", study.view()).shows if text.startswith("The mean range of K")]
-    assert text.startswith(f"The mean range of K {words}")
-    assert f"(from {means.iloc[0]:.2f} nats ± " in text
+    texts = [one.text for one in caption_of("kernel_map", study.view()).findings]
+    (said,) = [text for text in texts if text.startswith("The mean range of K rises over training (")]
+    assert f"({means.iloc[0]:.2f} ± " in said
+    assert f", {means.iloc[-1]:.2f} ± " in said
+    still = to_markdown(caption_of("kernel_map", long_study(2, growth=0.0).view()))
+    assert "The mean range of K" not in still
 
 
 def test_spectrum_curves_are_means_over_heads():
@@ -298,11 +309,17 @@ def test_shares_beyond_the_context_have_the_largest_error():
     estimate = beyond(STUDY.view(), 3, "kernel_share")
     assert estimate.value == pytest.approx(long.groupby(["layer", "head"])["kernel_share"].sum().mean())
     assert estimate.se == pytest.approx(long.groupby(["layer", "head"])["se_kernel_share"].sum().mean())
-    text = caption_of("spectrum", STUDY.view()).shows[0]
-    assert text.startswith("**The kernel sits at longer wavelengths than the energy**: at P2-300")
-    assert f"hold {100 * estimate.value:.1f}% ± {100 * estimate.se:.1f} of the kernel" in text
-    logs = np.log2(STUDY.heads["kernel_wavelength"] / 256).groupby(STUDY.heads["label"], sort=False).mean()
-    assert f"rises by {logs.iloc[-1] - logs.iloc[0]:.2f} ± <0.01 octaves (from {logs.iloc[0]:.2f} ± " in text
+    caption = caption_of("spectrum", STUDY.view())
+    texts = [one.text for one in caption.findings]
+    (longer,) = [text for text in texts if text.startswith("The kernel sits at longer wavelengths than the energy (")]
+    assert f"lie {100 * estimate.value:.1f}% ± {100 * estimate.se:.1f} of the kernel" in longer
+    logs = np.log2(STUDY.heads["kernel_wavelength"]).groupby(STUDY.heads["label"], sort=False).mean()
+    ends = [f"{2 ** logs.iloc[end]:,.0f}" for end in (0, -1)]
+    change = logs.iloc[-1] - logs.iloc[0]
+    said = f"The kernel's wavelength rises over training ({ends[0]} to {ends[1]} tokens, +{change:.2f} ± "
+    assert caption.takeaway.startswith(said)
+    assert caption.table.rows[-1][2] == ends[1]
+    assert caption.table.rows[-1][-1] == f"{100 * estimate.value:.1f}% ± {100 * estimate.se:.1f}"
 
 
 def test_a_kernel_where_the_energy_is_is_said_to_be_there():
@@ -313,8 +330,8 @@ def test_a_kernel_where_the_energy_is_is_said_to_be_there():
     heads = STUDY.heads.assign(kernel_wavelength=100.0)
     replicates = STUDY.replicates.assign(kernel_wavelength=100.0 + STUDY.replicates["left_out"])
     caption = caption_of("spectrum", View.of(heads, replicates, tables=tables))
-    assert caption.shows[0].startswith("**The kernel sits where the energy does, as far as errors tell**")
-    assert "does not change" in caption.takeaway
+    assert "longer wavelengths" not in to_markdown(caption)
+    assert "wavelength rises" not in to_markdown(caption)
 
 
 def test_paths_and_their_lines_are_centred_on_the_mean_over_tokens():
@@ -332,18 +349,22 @@ def test_paths_and_their_lines_are_centred_on_the_mean_over_tokens():
 
 
 def test_what_a_line_misses_is_what_pandas_says():
-    heads, text = last_heads(), caption_of("mean_paths", STUDY.view()).shows[0]
-    assert text.startswith("**Position bends the mean path of queries and keys** at P2-300")
-    for kind, name in (("q", "queries"), ("k", "keys")):
+    heads, caption = last_heads(), caption_of("mean_paths", STUDY.view())
+    for place, (kind, name) in enumerate((("q", "queries"), ("k", "keys"))):
         bend, signal = heads[f"bend_{kind}"].mean(), heads[f"eta2_pc0_{kind}"].mean()
-        assert f"{100 * bend:.1f}% ± " in text
-        assert f"of the variance of {name} on PC0, which is {100 * bend / signal:.1f}% ± " in text
+        start = f"A straight line misses a part of what position does to {name} ({100 * bend / signal:.1f}% ± "
+        (said,) = [one.text for one in caption.findings if one.text.startswith(start)]
+        assert f"which is {100 * bend:.1f}% ± " in said
         beyond_error = (heads[f"bend_{kind}"] > critical(8) * heads[f"se_bend_{kind}"]).sum()
-        assert f"{beyond_error} of 32 heads for {name}" in text
+        assert said.endswith(f"beyond its error in {beyond_error} of 32 heads).")
+        row = caption.table.rows[place]
+        assert [text.split("%")[0] for text in row[1:]] == [
+            f"{100 * number:.1f}" for number in (signal, bend, bend / signal)
+        ]
 
 
 def test_straight_paths_are_called_straight():
     caption = caption_of("mean_paths", long_study(bend=0.0).view())
-    assert caption.shows[0].startswith("**A straight line misses nothing of the position signal beyond its error**")
-    assert "in 0 of 32 heads for queries and 0 of 32 heads for keys" in caption.shows[0]
-    assert "bends the mean path" not in to_markdown(caption)
+    assert [one.text for one in caption.findings] == [
+        "A straight line misses nothing of the position signal beyond its error at P2-300."
+    ]

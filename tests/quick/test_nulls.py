@@ -150,10 +150,8 @@ def test_nulls_stand_beside_what_they_are_nulls_of(results: ropewalk.Results, st
     left = results.replicates.groupby(["checkpoint", "left_out"])["r_q"].mean().unstack()
     assert above.se == pytest.approx(jackknife(left.loc["late"] - left.loc["untrained late"]))
     caption = (Path(study["results"]) / "figures" / "01_position_signal" / "README.md").read_text()
-    assert "dash-dotted lines those of the same architecture untrained" in caption
-    assert "that of the same model untrained" in caption
-    assert "With positions shuffled within documents mean r_q is" in caption
-    assert "With every document cut to 32 tokens" in caption
+    assert "dash-dotted lines are the same model untrained" in caption
+    assert "Dotted lines are r_q and r_k with positions shuffled within documents" in caption
 
 
 def test_nulls_that_are_not_asked_for_are_not_shown(results: ropewalk.Results) -> None:

@@ -13,22 +13,30 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from ropewalk.figures.caption import Caption
-from ropewalk.figures.claims import listed
+from ropewalk.figures.contrasts import CHANCE_STEP, LAYERS, contrast, farthest, told
+from ropewalk.figures.courses import courses
 from ropewalk.figures.curves import from_zero
-from ropewalk.figures.phrases import PHRASES, SHARE
+from ropewalk.figures.findings import Candidate, Finding, certain, choose, compared, scale, sign
+from ropewalk.figures.phrases import QUANTITIES, SHARE, Quantity
 from ropewalk.figures.production import steps
 from ropewalk.figures.selection import OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import BESIDE_ROW, HATCHED, NOPE, page, plain, shortened, style
-from ropewalk.figures.wording import amount, capitalised, direction, overall, sign, titled, value
-from ropewalk.summary.measures import Among, Columns, Mean, everywhere, in_layer, in_layers
-from ropewalk.summary.tracks import Track
+from ropewalk.figures.tabulated import tabulated
+from ropewalk.figures.wording import (
+    missing,
+    titled,
+    unclaimed,
+    value,
+)
+from ropewalk.summary.measures import Among, Mean, everywhere, in_layer
+from ropewalk.summary.sums import Sum
 from ropewalk.summary.view import View
 
 PANELS = 5
 """Checkpoints that are shown where none are named."""
-NEAR = 8
-"""Keys fewer tokens back than this are near."""
+NEAR, FAR = 8, 128
+"""Keys fewer tokens back than the first are near, as many as the second or more far."""
 COLOURS, GAMMA = "magma_r", 0.5
 """Of the cells. Most of them hold little: under a square root they differ too."""
 CURVES = "viridis"
@@ -58,16 +66,9 @@ def octaves(view: View) -> list[Octave]:
     return found + [Octave(f"mass_{start}", start, 2 * start) for start in starts]
 
 
-class Total:
+def total(parts: Sequence[Octave], among: Among = everywhere) -> Sum:
     """Attention on several octaves together, as a mean over heads; those that a context has not count as none."""
-
-    def __init__(self, parts: Sequence[Octave], among: Among = everywhere) -> None:
-        self.means = [Mean(part.column, among=among) for part in parts]
-
-    def __call__(self, heads: Columns) -> Any:
-        """The sum [...] of columns [..., heads]."""
-        means = np.stack([mean(heads) for mean in self.means])
-        return np.where(np.isnan(means).all(axis=0), np.nan, np.nan_to_num(means).sum(axis=0))
+    return Sum(tuple(part.column for part in parts), among)
 
 
 @style()
@@ -162,109 +163,103 @@ def _curves(ax: Any, view: View, parts: Sequence[Octave]) -> list[Any]:
 
 
 def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None) -> Caption:
-    """Where attention goes, near or far, and what changes over training beyond its error."""
+    """Where attention goes, near or far, what changes over training, and which layers look nearest."""
     view = view.on("pooled")
     shown = selected(view, checkpoints, PANELS)
-    parts, last = octaves(shown), len(shown.lineup) - 1
-    near = shown.track(Total([part for part in parts if part.stop <= NEAR]))
+    parts = octaves(shown)
+    close = [part for part in parts if part.stop <= NEAR]
+    near = Quantity(f"attention within {NEAR} tokens", SHARE, total(close), f"within {NEAR} tokens", "near")
     sink = " What is missing to 1 is on the learned sink." if shown.lacks(("mass_sink",)) is None else ""
     marked = "; triangles mark layers without RoPE" if _has_nope(shown) else ""
+    none = all(np.isnan(shown.track(Mean(part.column)).values).all() for part in parts)
+    others = [
+        Quantity(name, SHARE, total([part for part in parts if low <= part.start < high]), name, "far")
+        for name, low, high in ((f"{NEAR} to {FAR - 1}", NEAR, FAR), (f"{FAR} and more", FAR, float("inf")))
+    ]
+    first = [QUANTITIES["mean_mass_first"]] if shown.lacks(("mass_first",)) is None else []
     return Caption(
         titled("Attention by Distance", shown),
-        (
-            " ".join([_ending(shown, parts, near, last), *_changes(shown, parts, near), *_layers(shown, parts, last)]),
-            f"Cells are the mean attention of a layer's heads (rows, the first on top) on keys of an octave of "
-            f"distances (columns) at {', '.join(shown.lineup.labels)}, on one scale of colours, which follows the "
-            f"square root of attention{marked}. Columns begin with the token itself (0), the previous token (1), and "
-            f"go on with 2 to 3, 4 to 7 and so on; hatched cells are beyond the context, or without heads. Below, the "
-            f"means over all heads.{sink} An octave holds twice as many keys as the one before it, and the first token "
-            "counts by its distance.",
-            *_contexts(shown),
+        choose(
+            (*courses(shown, near), _octave(shown, parts), _layers(shown, close), _sides(shown, close)),
+            missing(shown, "attention by distance") if none else unclaimed(shown, "attention by distance"),
         ),
+        tabulated(shown, near, *others, *first, rows=range(len(shown.lineup))),
+        "Cells are the mean attention of a layer's heads (rows, the first on top) on keys of an octave of distances "
+        "(columns: the token itself, the previous one, 2 to 3, 4 to 7 and so on), coloured by the square root of "
+        f"attention{marked}. Hatched cells are beyond the context, or without heads. Below, the means over all heads."
+        f"{sink} An octave holds twice as many keys as the one before it, and the first token counts by its distance."
+        f"{_contexts(shown)}",
         steps(
             view,
             source,
             FIGURE.name,
             selection_step(view, checkpoints, PANELS),
             "**Attention**: exact rows at sampled queries beyond the first eighth of the context, summed by distance.",
-            aggregation="means over the heads of a layer (cells) and over all heads (curves).",
-            drawing=f'cells in the "{COLOURS}" colour map, attention to the power of {GAMMA:g}; curves in "{CURVES}", '
-            "dark first.",
+            CHANCE_STEP,
+            drawing=f'means over heads, cells in the "{COLOURS}" colour map, curves in "{CURVES}", dark first.',
             checkpoints=checkpoints,
         ),
-        f"{capitalised(overall(shown, f'the attention within {NEAR} tokens', near, SHARE))}.",
     )
 
 
-def _contexts(view: View) -> list[str]:
+def _contexts(view: View) -> str:
     """That there is more to attend to at some checkpoints than at others."""
     contexts = [int(part["context"].iloc[0]) for part in view.parts if "context" in part]
     if len(set(contexts)) < 2:
-        return []
-    return [
-        f"Contexts differ ({min(contexts):,} to {max(contexts):,} tokens): the farthest octaves are there only in the "
-        "longer ones, where attention has more keys to go to."
-    ]
+        return ""
+    return f" Contexts differ ({min(contexts):,} to {max(contexts):,} tokens): only the longer have the farthest keys."
 
 
 def _has_nope(view: View) -> bool:
     return any((~part["rope"]).fillna(False).any() for part in view.parts)
 
 
-def _ending(view: View, parts: Sequence[Octave], near: Track, last: int) -> str:
-    """Where attention goes at the last checkpoint."""
-    means = [view.track(Mean(part.column)).at(last) for part in parts]
-    label = view.lineup.labels[last]
-    if all(np.isnan(mean.value) for mean in means):
-        return f"At {label}, no head has attention by distance."
-    most = int(np.nanargmax([mean.value for mean in means]))
-    text = (
-        f"At {label}, {value(near.at(last), SHARE)} of attention is on keys fewer than {NEAR} tokens back, and the "
-        f"octave with most of it is that of {parts[most].name} ({value(means[most], SHARE)})"
-    )
-    if view.lacks(("mass_first",)) is None:
-        text += f"; {PHRASES['mean_mass_first'].name} alone is {value(view.track('mean_mass_first').at(last), SHARE)}"
-    return f"{text}."
-
-
-def _changes(view: View, parts: Sequence[Octave], near: Track) -> list[str]:
-    """What changes from the first checkpoint to the last, beyond its error as one of so many octaves."""
+def _octave(view: View, parts: Sequence[Octave]) -> Candidate:
+    """The octave whose attention changes most over training, as the largest of all."""
     lineup, last = view.lineup, len(view.lineup) - 1
     if not lineup.connected:
-        return []
-    text = f"From {lineup.labels[0]} to {lineup.labels[last]}, attention within {NEAR} tokens "
-    text += direction(near.change(0, last), SHARE)
-    changes = {part: view.track(Mean(part.column)).change(0, last) for part in parts}
-    known = {part: change for part, change in changes.items() if not np.isnan(change.value)}
-    moving = [part for part, change in known.items() if sign(change, SHARE, len(known))]
-    if not moving:
-        return [f"{text}, and no octave changes beyond its error as the largest of {len(known)}."]
-    found = []
-    for way, word in ((1, "grows"), (-1, "shrinks")):
-        sides = [part for part in moving if known[part].value * way > 0]
-        if sides:
-            part = max(sides, key=lambda part: abs(known[part].value))
-            found.append(f"{word} most on {part.name} ({amount(known[part], SHARE)})")
-    return [f"{text}; it {listed(found)}."]
-
-
-def _layers(view: View, parts: Sequence[Octave], last: int) -> list[str]:
-    """The layers that look nearest and farthest, and how RoPE and NoPE layers differ, at the last checkpoint."""
-    sample, close = view.samples[last], [part for part in parts if part.stop <= NEAR]
-    layers = sorted(set(sample.table["layer"]))
-    means = {layer: float(Total(close, in_layer(layer))(sample.columns)) for layer in layers}
-    known = {layer: mean for layer, mean in means.items() if not np.isnan(mean)}
-    if len(known) < 2:
-        return []
-    low, high = min(known, key=lambda layer: known[layer]), max(known, key=lambda layer: known[layer])
-    low_text, high_text = (value(sample.read(Total(close, in_layer(layer))).estimate, SHARE) for layer in (low, high))
-    text = (
-        f"By layer, attention within {NEAR} tokens ranges from {low_text} (layer {low}) to {high_text} (layer {high})"
+        return None
+    tracks = {part: view.track(Mean(part.column)) for part in parts}
+    known = {part: track.change(0, last) for part, track in tracks.items() if np.isfinite(track.change(0, last).value)}
+    if not known:
+        return None
+    part = max(known, key=lambda one: abs(known[one].value))
+    way = sign(known[part], SHARE, len(known))
+    if not way:
+        return None
+    ends = [f"{value(tracks[part].at(index), SHARE)} at {lineup.labels[index]}" for index in (0, last)]
+    return Finding(
+        f"Of all distances, attention on {part.name} {'grows' if way > 0 else 'shrinks'} most",
+        ", ".join(ends),
+        frozenset({"octave"}),
+        certain(known[part], SHARE, len(known)) / scale(Mean(part.column), view.samples[0], view.samples[last]),
     )
-    sides = [sample.read(Total(close, in_layers(rope))).estimate for rope in (True, False)]
-    if not any(np.isnan(side.value) for side in sides):
-        text += f"; it is {value(sides[0], SHARE)} in RoPE layers and {value(sides[1], SHARE)} in NoPE layers"
-    return [f"{text}."]
+
+
+def _layers(view: View, close: Sequence[Octave]) -> Candidate:
+    """The layers that look nearest and farthest at the last checkpoint."""
+    layers = sorted(set(view.parts[-1]["layer"]))
+    found = farthest(view, lambda heads: total(close, heads), [in_layer(layer) for layer in layers], SHARE)
+    if found is None:
+        return None
+    return Finding(
+        f"Layer {layers[found.high]} looks nearest and layer {layers[found.low]} farthest",
+        f"{found.numbers} of attention within {NEAR} tokens, at {view.lineup.labels[-1]}",
+        frozenset({"layers"}),
+        found.size,
+    )
+
+
+def _sides(view: View, close: Sequence[Octave]) -> Candidate:
+    """Whether RoPE layers look nearer than NoPE layers, or the other way round."""
+    shown = compared(view)
+    found = {
+        index: contrast(view.samples[index], lambda heads: total(close, heads), LAYERS.first, LAYERS.second, len(shown))
+        for index in shown
+    }
+    return told(
+        view, found, LAYERS, f"put more attention on the nearest {NEAR} tokens", SHARE, "sides", " of attention"
+    )
 
 
 FIGURE = FigureSpec(

@@ -7,21 +7,24 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ropewalk.figures import axis
-from ropewalk.figures.caption import Caption
+from ropewalk.figures.caption import Caption, Table
+from ropewalk.figures.courses import courses
 from ropewalk.figures.curves import correlation_limits, curve
-from ropewalk.figures.phrases import CORRELATION, SHARE, Unit
+from ropewalk.figures.findings import Candidate, Finding, certain, choose, compared, scale, sign
+from ropewalk.figures.phrases import CORRELATION, QUANTITIES, SHARE, Unit
 from ropewalk.figures.production import steps
+from ropewalk.figures.remarks import MOSTLY, separating
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import AXIS_STYLES, TEXT, page, style
+from ropewalk.figures.tabulated import shown_rows
 from ropewalk.figures.wording import (
     AXIS_NAMES,
-    MOSTLY,
     WHERE,
     capitalised,
-    checkpoints_shown,
-    overall,
-    sign,
+    cell,
+    clearest,
     titled,
+    unclaimed,
     value,
 )
 from ropewalk.geometry.taxonomy import DOMINATED
@@ -85,60 +88,99 @@ def _drawn(name: str) -> dict[str, Any]:
 
 
 def caption(view: View, source: str) -> Caption:
-    """What each axis says of the same heads, and where they disagree."""
-    names = view.axes
-    turned = {name: view.on(name) for name in names}
-    stories = []
-    for measure, _, words, unit in PANELS:
-        texts = [overall(view, WHERE[name], other.track(measure), unit) for name, other in turned.items()]
-        stories.append(f"**{capitalised(words)}**: {'; '.join(texts)}.")
-    readouts = [
-        overall(view, f"the mean readout of {noun}", view.track(name), CORRELATION)
-        for name, noun in (("mean_readout_q", "queries"), ("mean_readout_k", "keys"))
-        if not np.isnan(view.track(name).values).all()
-    ]
-    best = [f"Along the best of all directions, {' and '.join(readouts)}."] if readouts else []
-    separation = view.on("pooled").track("mean_separation_share")
-    share = overall(
-        view, "the share of the pooled PC0's variance that is the offset between queries and keys", separation, SHARE
-    )
+    """Whether what is said of the heads hangs on the axis, and whether PC0 is about position at all."""
+    turned = {name: view.on(name) for name in view.axes}
+    pooled = view.on("pooled")
     return Caption(
         titled("Choice of Axis", view),
-        (
-            f"The same heads of {checkpoints_shown(view)} on {len(names)} choices of one axis per head, from top to "
-            "bottom: mean r_q, mean |r_k|, the share of position-dominated heads, and the share of the pooled PC0's "
-            f"variance that is the offset between queries and keys (above the dashed line, {MOSTLY:.0%}, PC0 mostly "
-            "tells the two apart). Crosses are the readout: the correlation of position with its best linear "
-            "prediction, fitted on the other shards.",
-            *stories,
-            *best,
-            f"As a mean over heads, {share}.",
+        choose(
+            (
+                *(_hangs(view, turned, measure) for measure, *_ in PANELS),
+                *(_readable(view, turned, measure) for measure in READOUTS),
+                *courses(pooled, "mean_separation_share"),
+                separating(pooled),
+            ),
+            unclaimed(view, "the choice of axis") if len(turned) > 1 else "The table has one axis only",
         ),
+        _table(view, turned),
+        f"The same heads on {len(turned)} choices of one axis per head. From top to bottom: mean r_q; mean |r_k|; the "
+        f"share of {DOMINATED} heads; and the share of PC0's variance that is the offset between queries and keys "
+        f"(above the dashed line, {MOSTLY:.0%}, PC0 mostly tells the two apart). Crosses are the readout: how well "
+        "position can be predicted along the best of all directions, fitted on other documents.",
         steps(
             view,
             source,
             FIGURE.name,
             "**Axes**: pooled, the first principal component of queries and keys together (as published); centred, of "
             "both about their own means; drift, the direction in which their means move with position.",
-            aggregation="means over heads and shares of heads, on each axis.",
-            drawing=f"{len(PANELS) + 1} stacked panels with a shared axis.",
+            drawing="means over heads and shares of heads on each axis.",
         ),
-        _takeaway(view, turned),
     )
 
 
-def _takeaway(view: View, turned: dict[str, View]) -> str:
-    """Whether the share of position-dominated heads at the last checkpoint hangs on the choice of axis."""
+def _hangs(view: View, turned: dict[str, View], measure: str) -> Candidate:
+    """Whether a quantity at the last checkpoint is another on another axis than PC0; over models, in how many."""
+    if "pooled" not in turned or len(turned) < 2:
+        return None
+    quantity, shown = QUANTITIES[measure], compared(view)
+    tracks = {name: other.track(measure) for name, other in turned.items()}
+    others = [name for name in turned if name != "pooled"]
+    sizes = {
+        (name, index): certain(
+            tracks[name].readings[index].since(tracks["pooled"].readings[index]),
+            quantity.unit,
+            len(others) * len(shown),
+        )
+        for name in others
+        for index in shown
+    }
+    name, index = max(sizes, key=lambda one: sizes[one])
+    if not sizes[name, index]:
+        return None
+    numbers = [f"{value(track.at(index), quantity.unit)} {WHERE[axis]}" for axis, track in tracks.items()]
+    return Finding(
+        f"{capitalised(quantity.name)} hangs on the axis that is chosen",
+        f"{', '.join(numbers)}, {clearest(view, index)}",
+        frozenset({f"hangs {quantity.unit.value}"}),
+        sizes[name, index] / scale(measure, view.samples[index]),
+    )
+
+
+def _readable(view: View, turned: dict[str, View], measure: str) -> Candidate:
+    """Whether position can be read better along the best direction than along any of the axes, at the last one."""
     last = len(view.lineup) - 1
-    measure = f"share_{DOMINATED}"
-    shares = {name: other.track(measure).at(last) for name, other in turned.items()}
-    texts = ", ".join(f"{value(share, SHARE)} {WHERE[name]}" for name, share in shares.items())
+    best = view.track(READOUTS[measure]).readings[last]
     readings = {name: other.track(measure).readings[last] for name, other in turned.items()}
-    pooled = readings.get("pooled")
-    others = [reading.since(pooled) for name, reading in readings.items() if name != "pooled" and pooled is not None]
-    moved = any(sign(change, SHARE, len(others)) for change in others)
-    verdict = "the taxonomy hangs on the choice of axis" if moved else "no axis differs from PC0 beyond its error"
-    return f"At {view.lineup.labels[last]}, the share of {DOMINATED} heads is {texts}: {verdict}."
+    if view.lineup.side_by_side or np.isnan(best.value) or any(np.isnan(one.value) for one in readings.values()):
+        return None
+    nearest = max(readings, key=lambda name: readings[name].value)
+    more = best.since(readings[nearest])
+    noun = {"mean_r_q": "queries", "mean_abs_r_k": "keys"}[measure]
+    if sign(more, CORRELATION, len(readings)) <= 0:
+        return None
+    return Finding(
+        f"Position can be read from {noun} better than any of these axes shows",
+        f"{value(best.estimate, CORRELATION)} along the best direction, "
+        f"{value(readings[nearest].estimate, CORRELATION)} {WHERE[nearest]}, at {view.lineup.labels[last]}",
+        frozenset({"readout"}),
+        certain(more, CORRELATION, len(readings)) / scale(measure, view.samples[last]),
+    )
+
+
+def _table(view: View, turned: dict[str, View]) -> Table:
+    """Quantities by axis at the last checkpoint, or by model and axis."""
+    lineup = view.lineup
+    shown = shown_rows(view) if lineup.side_by_side else sorted({0, len(lineup) - 1})
+    rows = [
+        (
+            lineup.labels[index],
+            capitalised(AXIS_NAMES[name]),
+            *(cell(other.track(measure).at(index), unit) for measure, _, _, unit in PANELS),
+        )
+        for index in shown
+        for name, other in turned.items()
+    ]
+    return Table((lineup.noun, "axis", *(QUANTITIES[measure].header for measure, *_ in PANELS)), tuple(rows))
 
 
 FIGURE = FigureSpec("axis_choice", "Choice of axis", draw, caption, on_axis=False)

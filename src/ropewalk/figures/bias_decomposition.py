@@ -7,12 +7,20 @@ from matplotlib.figure import Figure
 
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
-from ropewalk.figures.phrases import PHRASES
+from ropewalk.figures.courses import before_extension, courses
+from ropewalk.figures.findings import Candidate, Finding, certain, choose, scale, sign
+from ropewalk.figures.phrases import QUANTITIES
 from ropewalk.figures.production import steps
 from ropewalk.figures.quartiles import quartile_bars
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import page, style
-from ropewalk.figures.wording import checkpoints_shown, direction, takeaway_of, titled, told, value
+from ropewalk.figures.tabulated import tabulated
+from ropewalk.figures.wording import (
+    capitalised,
+    titled,
+    unclaimed,
+    value,
+)
 from ropewalk.summary.view import View
 
 PANELS = (
@@ -23,6 +31,11 @@ PANELS = (
     ("bias_strength_context", "bias strength$\\cdot L$\nper context", False),
 )
 """Columns from top to bottom, their labels, and whether their size is shown."""
+PAIRS = (
+    ("mean_bias_strength", "mean_bias_strength_context"),
+    ("mean_abs_alpha_k", "mean_abs_alpha_k_context"),
+)
+"""The same per token and over the context."""
 
 
 @style()
@@ -53,41 +66,74 @@ def caption(view: View, source: str) -> Caption:
     """How mean, drift and bias go, and whether per token and per context tell the same."""
     return Caption(
         titled("Bias Decomposition", view),
-        (
-            " ".join([*units(view), told(view, "mean_mu_q_a", "mean_abs_alpha_k_context")]),
-            "The score of a key grows with its position by mu_q_a · alpha_k per token: the mean of the queries along "
-            "the drift axis times how fast keys move along it; above 0, later keys score higher (recency). A slope per "
-            "token gets smaller when the same path is spread over a longer context L, so both are also shown times L: "
-            "what changes from the first key of a document to the last. Markers are medians over the heads of "
-            f"{checkpoints_shown(view)}, bars their middle half (not errors).",
+        choose(
+            (
+                *(units(view, *pair) for pair in PAIRS),
+                *courses(view, "mean_bias_strength_context", "mean_mu_q_a", "mean_abs_alpha_k_context"),
+                _favoured(view),
+            ),
+            unclaimed(view, "the bias towards later keys"),
         ),
+        tabulated(view, *(measure for pair in PAIRS for measure in pair)),
+        "The score of a key grows with its position by mu_q_a · alpha_k per token: the mean of the queries along the "
+        "drift axis times how fast keys move along it. Above 0, later keys score higher. A slope per token gets "
+        "smaller when the same path is spread over a longer context L, so both are also shown times L: what changes "
+        "from the first key of a document to the last. Markers are medians over heads, bars their middle half "
+        "(not errors).",
         steps(
             view,
             source,
             FIGURE.name,
-            "**Table**: these columns and their errors are also in `rotated.csv` beside it.",
-            aggregation="median and quartiles over the heads of a checkpoint in the panels; means in the text.",
-            drawing="five panels with the checkpoints along x.",
+            "**Table**: these columns and their errors are also in `rotated.csv` beside it; findings are on means.",
+            drawing="median and quartiles over the heads of a checkpoint.",
         ),
-        takeaway_of(view, "mean_bias_strength", "mean_bias_strength_context"),
     )
 
 
-def units(view: View) -> list[str]:
-    """Bias strength per token and per context, where contexts differ: the one may fall while the other rises."""
-    last = len(view.lineup) - 1
-    tracks = [(PHRASES[name], view.track(name)) for name in ("mean_bias_strength", "mean_bias_strength_context")]
-    if not view.lineup.connected or any(np.isnan(track.values[[0, last]]).any() for _, track in tracks):
-        return [told(view, "mean_bias_strength", "mean_bias_strength_context")]
-    texts = [
-        f"{phrase.name} {direction(track.change(0, last), phrase.unit)} (from {value(track.at(0), phrase.unit)} to "
-        f"{value(track.at(last), phrase.unit)})"
-        for phrase, track in tracks
+def units(view: View, per_token: str, per_context: str) -> Candidate:
+    """Whether a slope per token shrinks where the context grows, while over the whole context it does not."""
+    last, first = len(view.lineup) - 1, before_extension(view)
+    tracks = [view.track(name) for name in (per_token, per_context)]
+    if first is None or any(np.isnan(track.values[[first, last]]).any() for track in tracks):
+        return None
+    quantities = [QUANTITIES[name] for name in (per_token, per_context)]
+    changes = [track.change(first, last) for track in tracks]
+    # Smaller is nearer to 0, whichever side of it a slope is on.
+    shrunk = [
+        sign(change, one.unit) * np.sign(track.values[first]) < 0 and abs(track.values[last]) < abs(track.values[first])
+        for change, track, one in zip(changes, tracks, quantities, strict=True)
     ]
-    contexts = {int(part["context"].iloc[0]) for part in view.parts}
-    joined = ", while " if len(contexts) > 1 else ", and "
-    return [f"From {view.lineup.labels[0]} to {view.lineup.labels[last]}, {joined.join(texts)}.".replace("..", ".")] + (
-        ["Contexts differ, so the first is partly a change of unit."] if len(contexts) > 1 else []
+    if shrunk != [True, False]:
+        return None
+    texts = [
+        f"{value(track.at(first), one.unit)} to {value(track.at(last), one.unit)}"
+        for track, one in zip(tracks, quantities, strict=True)
+    ]
+    labels = view.lineup.labels
+    return Finding(
+        f"{capitalised(quantities[0].name)} shrinks where the context grows, {quantities[1].name} does not: it is a "
+        "change of unit",
+        f"{'; '.join(texts)}, from {labels[first]} to {labels[last]}",
+        frozenset({"unit"}),
+        certain(changes[0], quantities[0].unit) / scale(per_token, view.samples[first], view.samples[last]),
+        needed=True,
+    )
+
+
+def _favoured(view: View) -> Candidate:
+    """Whether later or earlier keys score higher at the last checkpoint, as a mean over heads."""
+    if view.lineup.side_by_side:
+        return None
+    last, measure = len(view.lineup) - 1, "mean_bias_strength_context"
+    quantity, bias = QUANTITIES[measure], view.track(measure).at(last)
+    way = sign(bias, quantity.unit)
+    if not way:
+        return None
+    return Finding(
+        f"On average {'later' if way > 0 else 'earlier'} keys score higher",
+        f"{value(bias, quantity.unit)} at {view.lineup.labels[last]}",
+        frozenset({"favoured"}),
+        certain(bias, quantity.unit) / scale(measure, view.samples[last]),
     )
 
 

@@ -6,9 +6,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ropewalk.figures import axis
-from ropewalk.figures.caption import Caption
-from ropewalk.figures.claims import CHANCE_STEP, Contrast, contrast, correlations, heads_with
+from ropewalk.figures.caption import Caption, Table
+from ropewalk.figures.contrasts import CHANCE_STEP, LAYERS, Contrast, Relation, Sides, contrast, opposed, told
 from ropewalk.figures.curves import curve, from_zero, logarithmic
+from ropewalk.figures.findings import Candidate, Finding, choose, compared
 from ropewalk.figures.phrases import CORRELATION, KEYS, SHARE, Unit
 from ropewalk.figures.production import classification_step, steps
 from ropewalk.figures.remarks import about_axis
@@ -24,42 +25,62 @@ from ropewalk.figures.style import (
     page,
     style,
 )
-from ropewalk.figures.wording import capitalised, checkpoints_shown, overall, titled, value, where
+from ropewalk.figures.tabulated import shown_rows as tabulated_rows
+from ropewalk.figures.wording import (
+    capitalised,
+    cell,
+    titled,
+    unclaimed,
+    value,
+)
 from ropewalk.geometry.taxonomy import CATEGORIES, DOMINATED
-from ropewalk.summary.measures import Among, Difference, Mean, everywhere, in_category, in_layers
+from ropewalk.summary.measures import Among, Mean, everywhere, in_category, in_layers
 from ropewalk.summary.tracks import Track
 from ropewalk.summary.view import View
 
 
 class Row(NamedTuple):
-    """A quantity: its column, the label of its y axis, what captions call it, and how its numbers are written."""
+    """A quantity: its column, the label of its y axis, what it is, what heads with more of it do, and its unit."""
 
     column: str
     label: str
     words: str
+    more: str
+    of: str = " of attention"
     unit: Unit = SHARE
 
 
 BY_DISTANCE = Row(
-    "score_r2_distance", "scores\nby distance", "the share of the variance of scores over keys that distance explains"
+    "score_r2_distance",
+    "scores\nby distance",
+    "the share of the variance of scores over keys that distance explains",
+    "score more by distance",
+    " of the variance of their scores",
 )
 INDUCTION = Row(
-    "mass_induction", "induction", "the attention on keys that follow an earlier copy of the current token (induction)"
+    "mass_induction",
+    "induction",
+    "the attention on keys that follow an earlier copy of the current token (induction)",
+    "attend more to induction keys",
 )
 ROWS = (
     BY_DISTANCE,
-    Row("mass_first", "first\ntoken", "the attention on the first token"),
-    Row("mass_previous", "previous\ntoken", "the attention on the previous token"),
+    Row("mass_first", "first\ntoken", "the attention on the first token", "attend more to the first token"),
+    Row("mass_previous", "previous\ntoken", "the attention on the previous token", "attend more to the previous token"),
     INDUCTION,
-    Row("effective_keys", "effective\nkeys", "how many keys attention is spread over (exp of its entropy)", KEYS),
+    Row(
+        "effective_keys",
+        "effective\nkeys",
+        "how many keys attention is spread over (exp of its entropy)",
+        "attend to more keys",
+        "",
+        KEYS,
+    ),
 )
 """From top to bottom."""
 
-CORRELATIONS = (
-    ("correlation_score_r2_distance_r_q", "r_q", "r_q"),
-    ("correlation_score_r2_distance_abs_r_k", "|r_k|", "r_k"),
-)
-"""What r_q and |r_k| say of the first quantity: the measure, the name of the one, and its column."""
+CORRELATIONS = (("r_q", "r_q"), ("r_k", "|r_k|"))
+"""What is set against the first quantity: a column, and what it (or its size) is called."""
 OTHERS = tuple(sorted(CATEGORIES[1:], key=lambda category: category != "content-focused"))
 """What position-dominated heads are set against: the first of these that there are heads of."""
 BOTH_WIDE = 7.0
@@ -130,12 +151,21 @@ def caption(view: View, source: str) -> Caption:
     errors = ", bars one standard error" if view.has_errors else ""
     return Caption(
         titled("What the Categories Do", view),
-        (
-            *_findings(view),
-            f"Means over the heads of each category at {checkpoints_shown(view)}{errors}; a category without heads has "
-            f"no dot. From top to bottom: {rows}. Columns are {types}.",
-            *about_axis(view),
+        choose(
+            (
+                _by_distance(view),
+                *(_followed(view, column, name) for column, name in CORRELATIONS),
+                _leading(view),
+                *(
+                    opposed(view, row.column, LAYERS, row.more, row.unit, f"layers {row.column}", row.of)
+                    for row in shown_rows(view)
+                ),
+            ),
+            unclaimed(view, "what the categories do"),
         ),
+        _table(view),
+        f"Means over the heads of each category{errors}; a category without heads has no dot. From top to bottom: "
+        f"{rows}. Columns are {types}.{about_axis(view)}",
         steps(
             view,
             source,
@@ -144,10 +174,8 @@ def caption(view: View, source: str) -> Caption:
             "**Behaviour**: exact attention rows at sampled queries; the variance of scores leaves the first four keys "
             "out, and distance counts in octaves.",
             CHANCE_STEP,
-            aggregation="mean over the heads that are in a category by all documents, whichever shard is left out.",
-            drawing=f"dots, joined over training: {marks}.",
+            drawing=f"means over the heads that are in a category by all documents: {marks}.",
         ),
-        _takeaway(view),
     )
 
 
@@ -155,129 +183,94 @@ def _contrast(view: View, index: int, layers: Among = everywhere) -> tuple[str, 
     """Position-dominated heads against others, by how much distance explains; None where there is nothing to set."""
     for other in OTHERS:
         groups = in_category(DOMINATED, layers), in_category(other, layers)
-        found = contrast(view.samples[index], BY_DISTANCE.column, *groups)
+        found = contrast(view.samples[index], BY_DISTANCE.column, *groups, len(compared(view)))
         if all(found.counts):
             return other, found
     return None
 
 
-def _findings(view: View) -> list[str]:
-    if not view.lineup.training and len(view.lineup) > 1:
-        return [f"{_over_models(view)} {_correlations_over_models(view)}"]
-    last = len(view.lineup) - 1
-    return [" ".join([_difference(view, last), *_correlations(view, last), *_induction(view, last), *_course(view)])]
+def _by_distance(view: View) -> Candidate:
+    """Whether heads called position-dominated are those whose scores hang on distance; that they are not, must be said.
 
-
-def _difference(view: View, index: int) -> str:
-    label, found = view.lineup.labels[index], _contrast(view, index)
-    if found is None:
-        return f"At {label}, {_alone(view, index)}."
-    other, numbers = found
-    text = (
-        f"At {label}, distance explains {value(numbers.means[0], SHARE)} of the variance of scores in {DOMINATED} "
-        f"heads ({numbers.counts[0]} heads) and {value(numbers.means[1], SHARE)} in {other} ones "
-        f"({numbers.counts[1]}): {numbers.words(SHARE)}"
+    Over models, in how many of them.
+    """
+    pairs = {index: _contrast(view, index) for index in compared(view)}
+    found = {index: pair for index, pair in pairs.items() if pair is not None}
+    if not found:
+        return None
+    others = sorted({other for other, _ in found.values()})
+    sides = Sides(everywhere, everywhere, (f"{DOMINATED} heads", f"{' or '.join(others)} ones"))
+    contrasts = {index: numbers for index, (_, numbers) in found.items()}
+    claimed = told(view, contrasts, sides, BY_DISTANCE.more, SHARE, "by distance", BY_DISTANCE.of)
+    if claimed is not None:
+        return claimed
+    last = max(found)
+    means = [value(mean, SHARE) for mean in contrasts[last].means]
+    return Finding(
+        f"{capitalised(DOMINATED)} heads do not score more by distance than {found[last][0]} ones",
+        f"{means[0]} and {means[1]}{BY_DISTANCE.of}, at {view.lineup.labels[last]}",
+        frozenset({"by distance"}),
+        needed=True,
     )
-    inside = _contrast(view, index, in_layers(True))
-    if inside is not None and inside[0] == other and inside[1].counts != numbers.counts:
-        text += f"; within RoPE layers, {inside[1].words(SHARE)}"
-    return f"{text}."
 
 
-def _alone(view: View, index: int) -> str:
-    """Why there is nothing to set position-dominated heads against."""
-    none = np.isnan(of_heads(view, BY_DISTANCE, DOMINATED).values[index])
-    return f"no head is {DOMINATED}" if none else f"there are none but {DOMINATED} heads"
+def _followed(view: View, column: str, name: str) -> Candidate:
+    """Whether heads with a larger correlation score more by distance, over all heads of the last checkpoint."""
+    last = len(view.lineup) - 1
+    relation = Relation.of(view.samples[last], BY_DISTANCE.column, column, size=column == "r_k")
+    if view.lineup.side_by_side or not relation.way:
+        return None
+    return Finding(
+        f"Heads with a larger {name} score {'more' if relation.way > 0 else 'less'} by distance",
+        f"correlation over {relation.heads} heads {value(relation.estimate, CORRELATION)}, at "
+        f"{view.lineup.labels[last]}",
+        frozenset({"followed"}),
+        relation.size,
+    )
 
 
-def _correlations(view: View, index: int) -> list[str]:
-    """How far r_q and |r_k| say over heads how much of the scores distance explains."""
-    sample = view.samples[index]
-    found = {
-        name: (view.track(measure).at(index), heads_with(sample, BY_DISTANCE.column, column))
-        for measure, name, column in CORRELATIONS
-    }
-    if all(np.isnan(estimate.value) for estimate, _ in found.values()):
-        return []
-    texts = correlations({f"with {name} {where(view)}": pair for name, pair in found.items()})
-    return [f"Over all heads, what distance explains correlates {texts}."]
-
-
-def _induction(view: View, index: int) -> list[str]:
-    """Which category attends most to what followed earlier copies of the current token, and which layers."""
-    if view.lacks((INDUCTION.column,)) is not None:
-        return []
-    sample = view.samples[index]
-    means = {name: of_heads(view, INDUCTION, name).values[index] for name in CATEGORIES}
+def _leading(view: View) -> Candidate:
+    """Which category attends most to what followed earlier copies of the current token, as the most of all pairs."""
+    last = len(view.lineup) - 1
+    if view.lineup.side_by_side or view.lacks((INDUCTION.column,)) is not None:
+        return None
+    means = {name: of_heads(view, INDUCTION, name).values[last] for name in CATEGORIES}
     order = sorted((name for name in means if not np.isnan(means[name])), key=lambda name: -means[name])
     if len(order) < 2:
-        return []
+        return None
     pairs = len(order) * (len(order) - 1) // 2
-    found = contrast(sample, INDUCTION.column, in_category(order[0]), in_category(order[1]), candidates=pairs)
-    first, second = (value(mean, SHARE) for mean in found.means)
-    if found.way(SHARE, pairs) > 0:
-        text = f"Induction mass is highest in {order[0]} heads ({first}; next, {order[1]}: {second})"
-    else:
-        text = (
-            f"No category leads in induction mass beyond error and chance (highest, {order[0]}: {first}; next, "
-            f"{order[1]}: {second})"
-        )
-    sides = contrast(sample, INDUCTION.column, in_layers(False), in_layers(True))
-    if all(sides.counts):
-        nope, rope = (value(mean, SHARE) for mean in sides.means)
-        text += f"; by layers, it is {nope} in NoPE and {rope} in RoPE heads ({sides.words(SHARE)})"
-    return [f"{text}."]
-
-
-def _course(view: View) -> list[str]:
-    """Where the difference between categories goes over training, from the first checkpoint that has both on."""
-    found = _contrast(view, len(view.lineup) - 1)
-    if found is None:
-        return []
-    other = found[0]
-    means = [Mean(BY_DISTANCE.column, among=in_category(name)) for name in (DOMINATED, other)]
-    difference = Difference(means[0], means[1])
-    known = view.select([int(index) for index in np.flatnonzero(~np.isnan(view.track(difference).values))])
-    if not known.lineup.connected:
-        return []
-    name = f"the difference between {DOMINATED} and {other} heads"
-    return [f"{capitalised(overall(known, name, known.track(difference), SHARE))}."]
-
-
-def _over_models(view: View) -> str:
-    """In how many models position-dominated heads score by distance more than others."""
-    found = [_contrast(view, index) for index in range(len(view.lineup))]
-    known = [numbers for numbers in found if numbers is not None]
-    more, less = (sum(numbers.way(SHARE) == way for _, numbers in known) for way in (1, -1))
-    others = " or ".join(sorted({other for other, _ in known})) or "other"
-    return (
-        f"In {more} of {len(view.lineup)} {view.lineup.noun}s, distance explains more of the variance of scores in "
-        f"{DOMINATED} heads than in {others} ones beyond error and chance, in {less or 'none'} less."
+    groups = in_category(order[0]), in_category(order[1])
+    found = contrast(view.samples[last], INDUCTION.column, *groups, candidates=pairs)
+    if found.way(SHARE, pairs) <= 0:
+        return None
+    return Finding(
+        f"{capitalised(order[0])} heads attend most to induction keys",
+        f"{value(found.means[0], SHARE)}, next are {order[1]} ones with {value(found.means[1], SHARE)}, at "
+        f"{view.lineup.labels[last]}",
+        frozenset({"induction"}),
+        found.certain(SHARE, pairs) / found.scale,
     )
 
 
-def _correlations_over_models(view: View) -> str:
-    texts = [
-        overall(view, f"its correlation over heads with {name}", view.track(measure), CORRELATION)
-        for measure, name, _ in CORRELATIONS
-    ]
-    return f"{capitalised('; '.join(texts))} ({where(view)})."
-
-
-def _takeaway(view: View) -> str:
-    if not view.lineup.training and len(view.lineup) > 1:
-        return _over_models(view)
+def _table(view: View) -> Table:
+    """Means by category at the last checkpoint; over models, what distance explains by model and category."""
     last = len(view.lineup) - 1
-    found, start = _contrast(view, last), f"At {view.lineup.labels[last]}, the taxonomy {where(view)}"
-    if found is None:
-        return f"{start} has nothing to tell apart by what heads do: {_alone(view, last)}."
-    other, numbers = found
-    said = {
-        1: "says which heads score by distance",
-        0: "does not say which heads score by distance",
-        -1: f"has it the wrong way round: {DOMINATED} heads score less by distance",
-    }[numbers.way(SHARE)]
-    return f"{start} {said} ({DOMINATED} against {other} heads: {numbers.words(SHARE)})."
+    there = [name for name in CATEGORIES if not np.isnan(of_heads(view, BY_DISTANCE, name).values).all()]
+    if view.lineup.side_by_side:
+        rows = [
+            (view.lineup.labels[index], *(cell(of_heads(view, BY_DISTANCE, name).at(index), SHARE) for name in there))
+            for index in tabulated_rows(view)
+        ]
+        return Table((view.lineup.noun, *there), tuple(rows), "Share of the variance of scores that distance explains.")
+    shown = shown_rows(view)
+    counts = view.parts[last]["category"].value_counts()
+    there = [name for name in there if counts.get(name, 0)]
+    rows = [
+        (name, str(int(counts.get(name, 0))), *(cell(of_heads(view, row, name).at(last), row.unit) for row in shown))
+        for name in there
+    ]
+    header = ("category", "heads", *(" ".join(row.label.split()) for row in shown))
+    return Table(header, tuple(rows), f"At {view.lineup.labels[last]}.")
 
 
 FIGURE = FigureSpec(

@@ -10,13 +10,22 @@ from matplotlib import patheffects
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, PathPatch, Rectangle
 from matplotlib.path import Path
+from numpy.typing import NDArray
+from scipy.special import bdtr
 
-from ropewalk.figures.caption import Caption
+from ropewalk.figures.caption import Caption, Table
+from ropewalk.figures.courses import courses
+from ropewalk.figures.findings import YES_OR_NO, Candidate, Finding, choose
 from ropewalk.figures.production import classification_step, steps
 from ropewalk.figures.selection import OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import CATEGORY_COLOURS, contrasting, page, plain, shortened, style
-from ropewalk.figures.wording import takeaway_of, titled
+from ropewalk.figures.tabulated import tabulated
+from ropewalk.figures.wording import (
+    NO_VALUE,
+    titled,
+    unclaimed,
+)
 from ropewalk.geometry.taxonomy import CATEGORIES, CERTAIN, DOMINATED
 from ropewalk.summary.view import NO_CATEGORY, View, transitions
 
@@ -27,8 +36,8 @@ SIZE = 7.0
 HEIGHT = 4.6
 EDGE = "#999999"
 """Of a node whose own colour is that of the paper."""
-LISTED = 5
-"""Flows that a caption names one by one."""
+CHANCE = 0.05
+"""How often heads that go either way alike would give as large a flow."""
 
 
 @style()
@@ -172,59 +181,92 @@ def _frame(figure: Figure, ax: Any, view: View, present: list[str], unpaired: in
 
 
 def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None) -> Caption:
-    """How many heads change category from each column to the next, with the same `checkpoints` as the drawing."""
+    """How many heads change category for certain, and where most of them go; the same `checkpoints` as the drawing."""
     shown = selected(view, checkpoints)
-    lineup, last = shown.lineup, len(shown.lineup) - 1
-    pairs = [f"- {_changes(shown, index, index + 1, '**{} to {}**: ')}" for index in range(last)]
-    if not pairs:
-        pairs = [f"With one {lineup.noun} there is nothing to compare; the column shows its heads by category."]
-    shares = (f"share_{category}" for category in CATEGORIES)
+    shares = [f"share_{category}" for category in CATEGORIES]
+    moves = (_moved(shown), _main_flow(shown)) if shown.lineup.connected else courses(shown, *shares)
     return Caption(
         titled("Flows Between Categories", shown),
-        (
-            f"Each column shows the heads of one {lineup.noun} by category ({', '.join(lineup.labels)}); ribbons are "
-            "the heads that two neighbouring columns share, from the category they had to the category they have, in "
-            "the colour of the former. Pale ribbons are heads that stay.",
-            *pairs,
-        ),
+        choose(moves, unclaimed(shown, "the categories of heads")),
+        _table(shown) or tabulated(shown, *shares),
+        f"Each column holds the heads of one {shown.lineup.noun} by category. Ribbons are the heads that two "
+        "neighbouring columns share, in the colour of the category they come from; pale ribbons are heads that stay.",
         steps(
             view,
             source,
             FIGURE.name,
             selection_step(view, checkpoints),
             classification_step(),
-            aggregation="heads are paired by (layer, head) and counted per pair of categories; models of another "
-            "family or depth share no heads.",
-            drawing="alluvial drawing; numbers in the nodes are heads, numbers at the start of ribbons those that take "
-            "that way.",
-            errors=f"a category is certain where it has a probability of {CERTAIN:.0%}, given the standard errors of "
-            "r_q and r_k and their covariance (Student's t).",
+            f"**Certain** is a category with a probability of {CERTAIN:.0%}, given the errors of r_q and r_k and their "
+            "covariance (Student's t).",
+            drawing="heads are paired by (layer, head); models of another family or depth share none.",
             checkpoints=checkpoints,
         ),
-        _changes(shown, 0, last, "From {} to {}, ") if lineup.connected else takeaway_of(shown, *shares),
     )
 
 
-def _changes(view: View, first: int, last: int, opening: str) -> str:
-    """How many heads change category between two checkpoints, and the largest of these flows."""
-    pairs = transitions(view, first, last)
-    start = opening.format(view.lineup.labels[first], view.lineup.labels[last])
-    if pairs.empty:
-        return f"{start}there are no shared heads to compare."
-    changed = pairs[pairs["before"] != pairs["after"]]
-    text = f"{start}{len(changed)} of {len(pairs)} shared heads change category"
-    if changed.empty:
-        return f"{text}."
-    if changed["certain"].notna().all():
-        certain = int(changed["certain"].sum())
-        text += f" ({certain} of these changes between categories that are both {CERTAIN:.0%} certain)"
-    sizes = (
-        changed.groupby(["before", "after"], as_index=False).size().sort_values("size", ascending=False, kind="stable")
+def _moved(view: View) -> Candidate:
+    """How many heads change category for certain from the first checkpoint to the last, and how many keep it."""
+    pairs = transitions(view, 0, len(view.lineup) - 1)
+    if len(pairs) < 2:
+        return None
+    sure, moved = _sure(pairs), (pairs["before"] != pairs["after"]).to_numpy()
+    changed, kept, labels = int((sure & moved).sum()), int((sure & ~moved).sum()), view.lineup.labels
+    way = f"from {labels[0]} to {labels[-1]}"
+    words = f"{changed} of {len(pairs)} heads change category for certain {way}"
+    if 2 * changed > len(pairs):
+        words = f"Most heads change category {way}"
+    elif 2 * kept > len(pairs):
+        words = f"Most heads keep their category {way}"
+    elif not changed:
+        return None
+    unsure = len(pairs) - changed - kept
+    evidence = f"{changed} of {len(pairs)} change, " if words.startswith("Most") else ""
+    evidence += f"{kept} keep it" + (f", {unsure} are uncertain" if unsure else "")
+    return Finding(words, evidence, frozenset({"moved"}), max(changed, kept) / len(pairs) / YES_OR_NO)
+
+
+def _sure(pairs: pd.DataFrame) -> NDArray[np.bool_]:
+    """Heads whose two categories are both certain [heads]; all of them where there are no errors."""
+    certain = pairs["certain"]
+    return np.asarray(certain.fillna(False).astype(bool) if certain.notna().any() else np.ones(len(pairs), dtype=bool))
+
+
+def _main_flow(view: View) -> Candidate:
+    """The largest of the certain flows, where more go that way than back (a sign test, as the largest of all flows)."""
+    pairs = transitions(view, 0, len(view.lineup) - 1)
+    moving = pairs[_sure(pairs) & (pairs["before"] != pairs["after"]).to_numpy()]
+    sizes = moving.groupby(["before", "after"]).size()
+    if sizes.empty:
+        return None
+    before, after = max(sizes.index, key=lambda way: sizes[way] - sizes.get(way[::-1], 0))
+    there, back = int(sizes[before, after]), int(sizes.get((after, before), 0))
+    if 2 * bdtr(back, there + back, 0.5) * len(sizes) > CHANCE:
+        return None
+    return Finding(
+        f"The largest flow is from {before} to {after}",
+        f"{there} heads for certain, {back or 'none'} back"
+        if pairs["certain"].notna().any()
+        else f"{there} heads, {back or 'none'} back",
+        frozenset({"flow"}),
+        (there - back) / len(pairs) / YES_OR_NO,
     )
-    ways = [f"{size} from {before} to {after}" for before, after, size in sizes.to_numpy()]
-    gained, lost = (int((changed[side] == DOMINATED).sum()) for side in ("after", "before"))
-    others = f", and {len(ways) - LISTED} smaller flows" if len(ways) > LISTED else ""
-    return f"{text}: {', '.join(ways[:LISTED])}{others}; {DOMINATED} gains {gained} and loses {lost}."
+
+
+def _table(view: View) -> Table | None:
+    """Heads that change from each column to the next, those of them that are certain, and what is gained and lost."""
+    labels, rows = view.lineup.labels, []
+    for index in range(len(labels) - 1):
+        pairs = transitions(view, index, index + 1)
+        if pairs.empty:
+            continue
+        changed = pairs[pairs["before"] != pairs["after"]]
+        sure = int(changed["certain"].sum()) if changed["certain"].notna().all() else None
+        gained, lost = (int((changed[side] == DOMINATED).sum()) for side in ("after", "before"))
+        counts = [str(len(pairs)), str(len(changed)), NO_VALUE if sure is None else str(sure), str(gained), str(lost)]
+        rows.append((f"{labels[index]} to {labels[index + 1]}", *counts))
+    header = ("from, to", "heads", "change", "of these, certain", f"{DOMINATED}, gained", "lost")
+    return Table(header, tuple(rows)) if rows else None
 
 
 FIGURE = FigureSpec("category_flows", "Category flows", draw, caption, OPTIONS)

@@ -8,12 +8,20 @@ from matplotlib.figure import Figure
 
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
+from ropewalk.figures.contrasts import CHANCE_STEP
+from ropewalk.figures.courses import courses
 from ropewalk.figures.curves import HOLLOW, PERMUTED, UNTRAINED, correlation_limits, curve, legend_above, reference
+from ropewalk.figures.findings import choose
 from ropewalk.figures.production import steps
-from ropewalk.figures.remarks import about_axis, against_nulls
+from ropewalk.figures.remarks import about_axis, above_nulls, by_layers, turning_keys
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import KEY, LAYER_TYPES, TEXT, page, style
-from ropewalk.figures.wording import checkpoints_shown, known, story_of, takeaway_of, titled
+from ropewalk.figures.tabulated import tabulated
+from ropewalk.figures.wording import (
+    known,
+    titled,
+    unclaimed,
+)
 from ropewalk.summary.view import View
 
 
@@ -28,8 +36,8 @@ PANELS = (
     Panel("$r_k$, all heads", "mean r_k (filled) and mean |r_k| (hollow) over all heads"),
     Panel(
         "discordant share",
-        "the share of discordant heads (r_q·r_k < 0: their keys' position gradient points against their queries') "
-        "among those whose r_q and r_k are both beyond their errors, and the share of the others, undecided, in grey",
+        "the share of discordant heads, in which r_q and r_k differ in sign, among those with both beyond their "
+        "errors; in grey the others, undecided",
     ),
     Panel("$r_k$ by layer kind", "mean r_k by kind of layer"),
 )
@@ -103,33 +111,35 @@ def _undecided(ax: Any, view: View) -> None:
 
 
 def caption(view: View, source: str) -> Caption:
-    """Where r_k, |r_k| and the share of discordant heads go, phase by phase, RoPE and NoPE layers apart."""
+    """Whether keys lose position or turn against it, and in which layers."""
     sides = known(view, "mean_r_k_rope", "mean_r_k_nope")
-    measures = ("mean_r_k", "mean_abs_r_k", "discordant", *sides)
     split = {
         0: "The table does not say which layers have RoPE, so they are not told apart.",
         1: f"All heads whose layer is known are in {'RoPE' if sides == ['mean_r_k_rope'] else 'NoPE'} layers.",
-        2: "The lower panels tell heads of layers with RoPE from heads of layers without (NoPE).",
+        2: "",
     }[len(sides)]
     return Caption(
         titled("Concordance of Keys with Queries", view),
-        (
-            f"Over {checkpoints_shown(view)}, {len(PANELS)} panels from top to bottom: "
-            f"{'; '.join(panel.shows for panel in PANELS)}. {split}",
-            *(paragraph for measure in measures for paragraph in story_of(view, measure)),
-            *(story_of(view, "undecided")[:1] if view.has_errors else ()),
-            *against_nulls(view, "mean_abs_r_k"),
-            *about_axis(view),
+        choose(
+            (
+                turning_keys(view),
+                *courses(view, "discordant"),
+                by_layers(view, "r_k"),
+                *courses(view, "mean_r_k", "mean_abs_r_k"),
+                *above_nulls(view, "mean_abs_r_k"),
+            ),
+            unclaimed(view, "r_k and its sign"),
         ),
+        tabulated(view, "mean_r_k", "mean_abs_r_k", "discordant", *(("undecided",) if view.has_errors else ()), *sides),
+        f"{len(PANELS)} panels from top to bottom: {'; '.join(panel.shows for panel in PANELS)}. {split}".rstrip()
+        + about_axis(view),
         steps(
             view,
             source,
             FIGURE.name,
-            aggregation="means of r_k and |r_k| over the heads of a checkpoint, over all and by `rope`; the share of "
-            "heads with r_q·r_k < 0 among those whose r_q and r_k are both beyond their errors (column `concordance`).",
-            drawing=f"{len(PANELS)} stacked panels with a shared axis.",
+            CHANCE_STEP,
+            drawing="means over the heads of a checkpoint, all and by `rope`; discordant is column `concordance`.",
         ),
-        takeaway_of(view, *measures),
     )
 
 

@@ -16,7 +16,7 @@ def draw(view: View) -> Figure:
 
 
 def caption(view: View, source: str) -> Caption:
-    """The lowest and highest bins, the largest change of a cell, and shallow heads against deep ones."""
+    """Whether depth makes a difference, and how it changes."""
     return describe_heatmap(view, source, FIGURE.name, COLUMN, COLOUR_MAP)
 
 

@@ -7,7 +7,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ropewalk.figures.caption import Caption
+from ropewalk.figures.caption import Caption, Table
+from ropewalk.figures.contrasts import CHANCE_STEP, contrast
+from ropewalk.figures.courses import courses
+from ropewalk.figures.findings import Candidate, Finding, certain, choose, scale, sign
 from ropewalk.figures.head_panels import (
     COUNT,
     OPTIONS,
@@ -17,7 +20,6 @@ from ropewalk.figures.head_panels import (
     chosen,
     evenly,
     log_axis,
-    named,
     nothing,
     number,
     of_head,
@@ -29,9 +31,11 @@ from ropewalk.figures.phrases import CORRELATION, NATS, Unit
 from ropewalk.figures.production import steps
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import SIGNAL, TEXT, style
-from ropewalk.figures.wording import sign, takeaway_of, titled, value
-from ropewalk.summary.measures import Mean
-from ropewalk.summary.tracks import Estimate
+from ropewalk.figures.wording import (
+    NO_VALUE,
+    titled,
+    value,
+)
 from ropewalk.summary.view import View
 
 HALF = 0.5
@@ -119,20 +123,25 @@ def centred(curve: pd.DataFrame, column: str) -> "pd.Series[float]":
 
 
 def caption(view: View, source: str, *, heads: Sequence[Head] | None = None, checkpoint: str | None = None) -> Caption:
-    """How well K predicts the measured curve over all heads of the checkpoint, and where it does not."""
+    """How well K predicts the measured curve over all heads of the checkpoint, where it does not, and how that goes."""
     index, shown = chosen(view, heads, checkpoint, default_heads)
     one = view.select([index])
     return Caption(
         titled("Distance Kernels", one),
-        (
-            " ".join([*_finding(one), *_failing(one)]),
-            *_without_rope(one),
-            f"Panels show single heads at {one.lineup.labels[0]}: the kernel K (line), which is the score of a key so "
-            "many tokens back that the constant parts of queries and keys before the rotation make, and the measured "
-            "mean score (dots, with the errors of the mean score) over distance, on an axis that is logarithmic in "
-            "distance + 1. Each is drawn less its own mean over the bins, as a constant does not change attention; a "
-            "difference of 1 is a factor e in attention. Where dots lie on the line, K is all that distance does.",
+        choose(
+            (
+                _accounting(one),
+                _where_strong(one),
+                *(courses(view, "mean_kernel_r") if len(view.lineup) > 1 else ()),
+            ),
+            _nothing(one),
         ),
+        _table(one),
+        f"Panels show single heads at {one.lineup.labels[0]} over distance (logarithmic in distance + 1). The line is "
+        "the kernel K: the score of a key so many tokens back that the constant parts of queries and keys make by "
+        "themselves. Dots are the measured mean score, with errors. Each is less its own mean, as a constant does not "
+        "change attention; a difference of 1 nat is a factor e. Where dots lie on the line, K is all that distance "
+        "does.",
         steps(
             view,
             source,
@@ -140,79 +149,78 @@ def caption(view: View, source: str, *, heads: Sequence[Head] | None = None, che
             "**Table**: `distance.csv` beside it, a row per head and bin of distances (one by one up to 8, then four "
             "per octave).",
             selection_step(view, index, shown, heads, RULE),
-            "**Misfit**: the share of the measured curve's variation over distance that K misses: 0 where K predicts "
+            "**Misfit**: the share of the measured curve's variation over distance that K misses; 0 where K predicts "
             "it, above 1 where a constant would be nearer.",
-            aggregation="none in the panels; means and medians over the RoPE heads of the checkpoint in the text.",
-            drawing="a grid of panels with the same distances; the range of scores is each panel's own.",
+            CHANCE_STEP,
+            drawing="panels share their distances; the range of scores is each panel's own.",
             options={"heads": heads, "checkpoint": checkpoint},
         ),
-        takeaway_of(view, "mean_kernel_r"),
     )
 
 
-def _finding(one: View) -> list[str]:
-    """How near K comes to the measured curves of the only checkpoint of a view."""
-    known = one.parts[0].dropna(subset=["kernel_r", "kernel_misfit"])
-    mean, label, total = one.track("mean_kernel_r").at(0), one.lineup.labels[0], len(known)
-    if not total:
-        return [f"At {label} no head has both a kernel and a measured curve."]
-    near = int((known["kernel_misfit"] < HALF).sum())
-    if sign(mean, CORRELATION) <= 0:
-        verdict = "**K and the measured score by distance do not go together beyond the error**"
-    elif near > total / 2:
-        verdict = "**K accounts for most of how the score depends on distance**"
-    else:
-        verdict = "**K goes with the measured score by distance but misses most of it**"
-    return [
-        f"{verdict} at {label}: it misses less than half of the variation in {near} of {total} RoPE heads (median "
-        f"misfit {MISFIT.number(known['kernel_misfit'].median())}).",
-        f"Over distances the two correlate {value(mean, CORRELATION)} as a mean over heads (median "
-        f"{CORRELATION.number(known['kernel_r'].median())}).",
-    ]
+def _known(one: View) -> pd.DataFrame:
+    return one.parts[0].dropna(subset=["kernel_r", "kernel_misfit"])
 
 
-def _failing(one: View) -> list[str]:
-    """Which heads K misses: the worst one, and whether it is those whose K is weak."""
-    known = one.parts[0].dropna(subset=["kernel_r", "kernel_misfit", "kernel_range"])
-    if len(known) < 2:
-        return []
-    worst = known.iloc[int(known["kernel_misfit"].argmax())]
-    misfit = Estimate(float(worst["kernel_misfit"]), float(worst.get("se_kernel_misfit", np.nan)))
-    text = (
-        f"It misses most in {named((int(worst['layer']), int(worst['head'])))} (misfit {value(misfit, MISFIT)}; K "
-        f"spans {NATS.number(worst['kernel_range'])} nats there)"
+def _nothing(one: View) -> str:
+    if _known(one).empty:
+        return f"At {one.lineup.labels[0]} no head has both a kernel and a measured curve"
+    return "K and the measured score by distance do not go together beyond the error"
+
+
+def _accounting(one: View) -> Candidate:
+    """Whether K predicts how scores depend on distance, and in how many heads it misses more than it predicts."""
+    known, mean = _known(one), one.track("mean_kernel_r").at(0)
+    if known.empty or sign(mean, CORRELATION) <= 0:
+        return None
+    near, total = int((known["kernel_misfit"] < HALF).sum()), len(known)
+    words = "K predicts most of how scores depend on distance"
+    if 2 * near <= total:
+        words = "K goes with the measured scores by distance but misses most of how they vary"
+    return Finding(
+        f"{words} at {one.lineup.labels[0]}",
+        f"it misses less than half in {near} of {total} RoPE heads; mean correlation {value(mean, CORRELATION)}",
+        frozenset({"K"}),
+        certain(mean, CORRELATION) / scale("mean_kernel_r", one.samples[0]),
     )
+
+
+def _where_strong(one: View) -> Candidate:
+    """Whether K does better in the half of the heads where its range is larger."""
     ranges = one.parts[0]["kernel_range"]
     # The halves stay as they are whichever group of documents is left out.
     strong, weak = (ranges >= ranges.median()).to_numpy(), (ranges < ranges.median()).to_numpy()
-    upper, lower = Mean("kernel_r", among=lambda _: strong), Mean("kernel_r", among=lambda _: weak)
-    gap = one.track(lambda heads: upper(heads) - lower(heads)).at(0)
-    return [f"{text}; {_halves(one.track(upper).at(0), one.track(lower).at(0), gap)}."]
-
-
-def _halves(stronger: Estimate, weaker: Estimate, difference: Estimate) -> str:
-    """Whether K does better in the half of the heads where its range is larger."""
-    if np.isnan(difference.value):
-        return "all heads have a K of the same range"
-    way = sign(difference, CORRELATION)
-    texts = (
-        f"{value(stronger, CORRELATION)} in the half of the heads with the stronger K, {value(weaker, CORRELATION)} in"
+    if not strong.any() or not weak.any():
+        return None
+    found = contrast(one.samples[0], "kernel_r", lambda _: strong, lambda _: weak)
+    way = found.way(CORRELATION)
+    if not way:
+        return None
+    means = [value(mean, CORRELATION) for mean in found.means]
+    return Finding(
+        f"K predicts {'better' if way > 0 else 'worse'} in heads where it is strong",
+        f"correlation {means[0]} in the half of the heads with the larger range of K, {means[1]} in the other",
+        frozenset({"where K is strong"}),
+        found.certain(CORRELATION) / found.scale,
     )
-    if way == 0:
-        return f"whether K is strong makes no difference beyond its error (the correlation is {texts} the other)"
-    return f"it does {'worse' if way > 0 else 'better'} where it is weak (the correlation is {texts} the other)"
 
 
-def _without_rope(one: View) -> list[str]:
-    """How far measured scores of NoPE heads depend on distance, which K has nothing to say of."""
-    without, rope = (_score_ranges(one, 0, rope=side)["score_range"].dropna() for side in (False, True))
-    if without.empty:
-        return []
-    beside = f", against {NATS.number(rope.median())} in the {len(rope)} RoPE heads" if len(rope) else ""
-    return [
-        f"The {len(without)} NoPE heads have no K; from bin to bin their mean score spans "
-        f"{NATS.number(without.median())} nats in the median{beside}."
-    ]
+def _table(one: View) -> Table | None:
+    """RoPE and NoPE heads beside each other."""
+    known, rows = _known(one), []
+    for name, rope in (("RoPE heads", True), ("NoPE heads", False)):
+        ranges = _score_ranges(one, 0, rope=rope)["score_range"].dropna()
+        if ranges.empty:
+            continue
+        own = known if rope else known.iloc[:0]
+        medians = [own[column].median() for column in ("kernel_range", "kernel_misfit", "kernel_r")]
+        texts = [
+            NO_VALUE if np.isnan(median) else unit.number(median)
+            for median, unit in zip(medians, (NATS, MISFIT, CORRELATION), strict=True)
+        ]
+        rows.append((name, str(len(ranges)), NATS.number(float(ranges.median())), *texts))
+    header = ("", "heads", "range of scores (nats)", "range of K (nats)", "misfit", "correlation with K")
+    return Table(header, tuple(rows), "Medians over heads.") if rows else None
 
 
 FIGURE = FigureSpec(

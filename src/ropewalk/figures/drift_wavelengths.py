@@ -6,14 +6,23 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ropewalk.figures.caption import Caption
+from ropewalk.figures.courses import courses
+from ropewalk.figures.findings import YES_OR_NO, Candidate, Finding, certain, choose, scale, sign
 from ropewalk.figures.head_panels import nothing
+from ropewalk.figures.phrases import SHARE
 from ropewalk.figures.production import steps
 from ropewalk.figures.quartiles import tones
 from ropewalk.figures.selection import OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.spectrum import MARKS, profile, shown_checkpoints
 from ropewalk.figures.style import RULE, page, plain, shortened, style
-from ropewalk.figures.wording import takeaway_of, titled, told
+from ropewalk.figures.tabulated import tabulated
+from ropewalk.figures.wording import (
+    titled,
+    unclaimed,
+    value,
+)
+from ropewalk.summary.tracks import Estimate, Gap
 from ropewalk.summary.view import View
 
 PANELS = (("drift_energy", "drift axis"), ("pc0_energy", "PC0"))
@@ -60,24 +69,57 @@ def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None
     """How much of the drift lies in pairs that do not turn once within the context."""
     return Caption(
         titled("Drift by Wavelength", view),
-        (
-            told(view, "mean_drift_slow", "mean_pc0_slow"),
-            "RoPE turns pairs of dimensions, each with a wavelength of its own. Curves show, pair by pair, the share "
-            "of the drift axis (left) and of PC0 (right) that lies in it, as means over the RoPE heads of a "
-            "checkpoint; bands are the middle half of the heads. Right of the dashed line a pair does not turn once "
-            "within the context, and a constant in it drifts one way; left of it, what turns comes round again.",
+        choose(
+            (_mostly(view), _more_than_first(view), *courses(view, "mean_drift_slow", "mean_pc0_slow")),
+            unclaimed(view, "the wavelengths of the drift axis"),
         ),
+        tabulated(view, "mean_drift_slow", "mean_pc0_slow"),
+        "RoPE turns pairs of dimensions, each with a wavelength of its own. Curves show, pair by pair, the share of "
+        "the drift axis (left) and of PC0 (right) that lies in it, as means over the RoPE heads; bands are the middle "
+        "half of the heads. Right of the dashed line a pair is slow: it does not turn once within the context, and a "
+        "constant in it drifts one way; left of it, what turns comes round again.",
         steps(
             view,
             source,
             FIGURE.name,
             "**Table**: `spectrum.csv` beside it, a row per head and pair; layers without RoPE have none.",
             selection_step(view, checkpoints, shown_checkpoints(view)),
-            aggregation="mean and quartiles over the heads of a checkpoint at each wavelength / context.",
-            drawing="two panels with the same axes, wavelengths on a logarithmic scale.",
+            drawing="mean and quartiles over the heads of a checkpoint at each wavelength / context.",
             checkpoints=checkpoints,
         ),
-        takeaway_of(view, "mean_drift_slow"),
+    )
+
+
+def _mostly(view: View) -> Candidate:
+    """Whether most of the drift axis lies in slow pairs, or in others, at the last checkpoint."""
+    last = len(view.lineup) - 1
+    share = view.track("mean_drift_slow").at(last)
+    away = Estimate(share.value - YES_OR_NO, share.se, share.groups)
+    way = sign(away, SHARE)
+    if not way or view.lineup.side_by_side:
+        return None
+    return Finding(
+        f"{'Most' if way > 0 else 'Less than half'} of the drift axis lies in pairs too slow to turn once within the "
+        "context",
+        f"{value(share, SHARE)} at {view.lineup.labels[last]}",
+        frozenset({"mostly"}),
+        certain(away, SHARE) / YES_OR_NO,
+    )
+
+
+def _more_than_first(view: View) -> Candidate:
+    """Whether more of the drift axis than of PC0 lies in slow pairs at the last checkpoint."""
+    last = len(view.lineup) - 1
+    gap = Gap(view.track("mean_pc0_slow"), view.track("mean_drift_slow")).at(last)
+    way = sign(gap, SHARE)
+    if not way or view.lineup.side_by_side:
+        return None
+    shares = [value(view.track(name).at(last), SHARE) for name in ("mean_drift_slow", "mean_pc0_slow")]
+    return Finding(
+        f"Slow pairs hold {'more' if way > 0 else 'less'} of the drift axis than of PC0",
+        f"{shares[0]} against {shares[1]} at {view.lineup.labels[last]}",
+        frozenset({"more"}),
+        certain(gap, SHARE) / scale("mean_drift_slow", view.samples[last]),
     )
 
 

@@ -5,13 +5,19 @@ from matplotlib.figure import Figure
 
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
+from ropewalk.figures.courses import courses, tightening
 from ropewalk.figures.curves import UNTRAINED, curve, half_width, reference, spread
-from ropewalk.figures.phrases import SHARE
+from ropewalk.figures.findings import choose
+from ropewalk.figures.phrases import SHARE, Quantity
 from ropewalk.figures.production import steps
-from ropewalk.figures.remarks import against_nulls
+from ropewalk.figures.remarks import above_nulls
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import SIGNAL, page, style
-from ropewalk.figures.wording import checkpoints_shown, overall, story_of, takeaway_of, titled
+from ropewalk.figures.tabulated import tabulated
+from ropewalk.figures.wording import (
+    titled,
+    unclaimed,
+)
 from ropewalk.summary.measures import deviation
 from ropewalk.summary.view import View
 
@@ -37,24 +43,27 @@ def draw(view: View) -> Figure:
 
 
 def caption(view: View, source: str) -> Caption:
-    """Where the share of variance on PC0 goes, phase by phase, and how far heads differ in it."""
+    """Where the share of variance on PC0 goes, how far heads differ in it, and how it stands to the untrained model."""
+    spread_over = Quantity("the spread over heads", SHARE, deviation(COLUMN), "SD over heads", "spread")
     return Caption(
         titled("Explained Variance of PC0", view),
-        (
-            "The share of the pooled variance of queries and keys that lies on their first principal component, as a "
-            f"mean over the heads of {checkpoints_shown(view)}, with ± 1 standard deviation over heads.",
-            *story_of(view, MEASURE),
-            *against_nulls(view.on("pooled"), MEASURE),
-            f"Over heads, {overall(view, 'the standard deviation', view.track(deviation(COLUMN)), SHARE)}.",
+        choose(
+            (
+                *courses(view, MEASURE),
+                tightening(view, COLUMN, "the share of variance on PC0", SHARE),
+                *above_nulls(view.on("pooled"), MEASURE),
+            ),
+            unclaimed(view, "the share of variance on PC0"),
         ),
+        tabulated(view, MEASURE, spread_over),
+        "The share of the variance of a head's queries and keys, taken together, that lies on their first principal "
+        "component: mean and ± 1 standard deviation over heads.",
         steps(
             view,
             source,
             FIGURE.name,
-            aggregation=f"mean and standard deviation (n - 1) of `{COLUMN}` over all heads of a checkpoint.",
-            drawing="line with a band over training, markers with bars over models.",
+            drawing=f"mean and standard deviation (n - 1) of `{COLUMN}` over all heads of a checkpoint.",
         ),
-        takeaway_of(view, MEASURE),
     )
 
 

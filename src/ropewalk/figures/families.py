@@ -10,13 +10,23 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ropewalk.figures.caption import Caption
+from ropewalk.figures.courses import differing
 from ropewalk.figures.curves import correlation_limits
+from ropewalk.figures.findings import Candidate, Finding, certain, choose, scale
 from ropewalk.figures.head_panels import nothing
-from ropewalk.figures.phrases import PHRASES
+from ropewalk.figures.phrases import QUANTITIES, Quantity
+from ropewalk.figures.plasticity_trajectory import dropping
 from ropewalk.figures.production import classification_step, steps
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import CATEGORY_COLOURS, KEY, QUERY, page, plain, shortened, style
-from ropewalk.figures.wording import known, story_of, takeaway_of, titled
+from ropewalk.figures.tabulated import tabulated
+from ropewalk.figures.wording import (
+    capitalised,
+    known,
+    titled,
+    unclaimed,
+    value,
+)
 from ropewalk.geometry.taxonomy import CATEGORIES, DEPTH_BINS, DOMINATED, bin_label
 from ropewalk.summary.lineup import Group
 from ropewalk.summary.view import View, depth_tracks
@@ -158,27 +168,63 @@ def _depth(ax: Any, view: View, groups: list[Group]) -> None:
 
 
 def caption(view: View, source: str) -> Caption:
-    """Each quantity's range over models, family by family."""
-    shown = known(view, *(measure for measure in MEASURES if measure in PHRASES))
+    """Which families have most and least of each quantity, where all their models stand apart."""
     return Caption(
         titled("Families of Models", view),
-        (
-            *(line for measure in shown for line in story_of(view, measure)),
-            "By family of models: r_q and r_k (top left; dots are medians over the heads of all its models, bars their "
-            "middle half), shares of categories (top right; means over its models), mean r_q (lines) and r_k (dashed) "
-            "by depth (bottom left), and how far attention plasticity drops from the first fifth of the context to the "
-            "last (bottom right; above 0, queries late in the context decide less).",
+        choose(
+            (
+                *(_apart(view, QUANTITIES[name]) or differing(view, QUANTITIES[name]) for name in MEASURES),
+                dropping(view) if known(view, "mean_ap_drop") else None,
+            ),
+            unclaimed(view, "families of models"),
         ),
+        tabulated(view, *MEASURES),
+        "By family of models: r_q and r_k (top left; dots are medians over the heads of all its models, bars their "
+        "middle half), shares of categories (top right; means over its models), mean r_q (lines) and r_k (dashed) by "
+        "depth (bottom left), and how far attention plasticity drops from the first fifth of the context to the last "
+        "(bottom right; above 0, queries late in the context decide less).",
         steps(
             view,
             source,
             FIGURE.name,
             classification_step(),
-            aggregation="quartiles over the heads of a family; means over its models, each counted once.",
-            drawing="four panels, families in the order of the study.",
+            drawing="quartiles over the heads of a family; means over its models, each counted once.",
         ),
-        takeaway_of(view, *shown),
     )
+
+
+def _apart(view: View, quantity: Quantity) -> Candidate:
+    """The two families farthest apart, where every model of the one is beyond errors above every model of the other.
+
+    Families of one model each say no more than the models do.
+    """
+    track, groups = view.track(quantity.measure), families(view)
+    if all(group.stop - group.start == 1 for group in groups):
+        return None
+    best: Candidate = None
+    pairs = sum(
+        (one.stop - one.start) * (other.stop - other.start)
+        for index, one in enumerate(groups)
+        for other in groups[index + 1 :]
+    )
+    for above in groups:
+        for below in groups:
+            if above == below:
+                continue
+            least = min(range(above.start, above.stop), key=lambda index: track.values[index])
+            most = max(range(below.start, below.stop), key=lambda index: track.values[index])
+            change = track.change(most, least)
+            size = certain(change, quantity.unit, pairs) / scale(quantity.measure, view.samples[least])
+            if change.value > 0 and size > 0 and (best is None or size > best.size):
+                name = capitalised(quantity.name)
+                best = Finding(
+                    f"{name} is higher in every {above.name} model than in any {below.name} model",
+                    f"at least {value(track.at(least), quantity.unit)} against at most "
+                    f"{value(track.at(most), quantity.unit)}",
+                    frozenset({quantity.topic}),
+                    size,
+                )
+    return best
 
 
 FIGURE = FigureSpec(

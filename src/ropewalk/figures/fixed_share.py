@@ -7,15 +7,28 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ropewalk.figures import axis
-from ropewalk.figures.caption import Caption
-from ropewalk.figures.claims import CHANCE_STEP, correlations, heads_with, listed, related
+from ropewalk.figures.caption import Caption, Table
+from ropewalk.figures.contrasts import CHANCE_STEP, Relation
+from ropewalk.figures.courses import courses
 from ropewalk.figures.curves import correlation_limits, curve
-from ropewalk.figures.phrases import CORRELATION, SHARE
+from ropewalk.figures.findings import Candidate, Finding, agreed, choose
+from ropewalk.figures.phrases import CORRELATION, SHARE, Quantity
 from ropewalk.figures.production import steps
 from ropewalk.figures.remarks import about_axis
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import AXIS_STYLES, page, plain, shortened, style
-from ropewalk.figures.wording import AXIS_NAMES, WHERE, capitalised, checkpoints_shown, overall, titled, value
+from ropewalk.figures.tabulated import shown_rows
+from ropewalk.figures.wording import (
+    AXIS_NAMES,
+    WHERE,
+    capitalised,
+    cell,
+    clearest,
+    listed,
+    titled,
+    unclaimed,
+    value,
+)
 from ropewalk.summary.sample import Sample
 from ropewalk.summary.tracks import Track
 from ropewalk.summary.view import View
@@ -128,25 +141,34 @@ def _courses(figure: Figure, axes: list[Any], view: View, turned: dict[str, View
 
 
 def caption(view: View, source: str) -> Caption:
-    """How far fixed shares say which heads carry position, on each choice of axis."""
+    """On which axes heads with larger fixed shares carry more position, and how that goes over training."""
     view = view.on("pooled")
     turned = {name: view.on(name) for name in view.axes}
-    last = len(view.lineup) - 1
-    below = (
-        f" Below, these correlations at {checkpoints_shown(view)}, queries above keys." if len(view.lineup) > 1 else ""
-    )
+    below = " Below, these correlations at every checkpoint." if len(view.lineup) > 1 else ""
+    followed = [
+        Quantity(
+            f"the correlation with {kind.name}", CORRELATION, kind.measure, f"with {kind.name}", f"course {kind.r}"
+        )
+        for kind in KINDS
+    ]
+    candidates = [
+        *(
+            (_in_models(view, kind) if view.lineup.side_by_side else _going_with(turned, kind, view.lineup.labels[-1]))
+            for kind in KINDS
+        ),
+        *(courses(view, *followed) if len(view.lineup) > 1 else ()),
+        *courses(view, *(f"mean_{kind.share}" for kind in KINDS)),
+    ]
+    too_few = [kind.too_few for kind in KINDS if _unknown(turned, kind)]
+    nothing = capitalised(too_few[0]) if too_few else unclaimed(view, "fixed shares")
     return Caption(
         titled("Why a Head Carries Position: Fixed Shares", view),
-        (
-            _finding(view, turned, last),
-            *_courses_said(view, turned),
-            "The fixed share is how much of a head's energy is one constant vector before the rotation, which RoPE "
-            "then turns with position; layers without RoPE have none. Points are the heads of "
-            f"{view.lineup.labels[last]}, the darker the shallower: fixed share (x) against r_q (upper row) and |r_k| "
-            f"(lower row), in columns {', '.join(SHORT[name] for name in turned)}. The number in a panel is its "
-            f"correlation over heads.{below}",
-            *about_axis(view),
-        ),
+        choose(candidates, nothing),
+        _table(view, turned),
+        "The fixed share is how much of a head's energy is one constant vector before the rotation, which RoPE then "
+        f"turns with position; layers without RoPE have none. Points are the heads of {view.lineup.labels[-1]}, the "
+        "darker the shallower: fixed share (across) against r_q (upper row) and |r_k| (lower row), in columns "
+        f"{', '.join(SHORT[name] for name in turned)}, with the correlation over heads.{below}{about_axis(view)}",
         steps(
             view,
             source,
@@ -154,66 +176,81 @@ def caption(view: View, source: str) -> Caption:
             "**Fixed share**: vectors are turned back by the angles that the model turned them by; Σ |mean|² over the "
             "rotated pairs, divided by the mean of |x|².",
             CHANCE_STEP,
-            aggregation="none for the points; Pearson correlations over the heads of RoPE layers.",
-            drawing=f'points coloured by layer / last layer in the "{DEPTHS}" colour map; curves over the checkpoints.',
+            drawing=f'points coloured by layer / last layer in the "{DEPTHS}" colour map; Pearson correlations over '
+            "the heads of RoPE layers.",
         ),
-        _takeaway(view, turned, last),
     )
 
 
-def _found(kind: Kind, turned: dict[str, View], index: int) -> dict[str, tuple[Any, int]]:
+def _relations(turned: dict[str, View], kind: Kind, index: int = -1) -> dict[str, Relation]:
     """Correlation over heads, and how many they are, by choice of axis."""
     return {
-        name: (other.track(kind.measure).at(index), heads_with(other.samples[index], kind.share, kind.r))
+        name: Relation.of(other.samples[index], kind.share, kind.r, size=kind.r == "r_k")
         for name, other in turned.items()
     }
 
 
-def _finding(view: View, turned: dict[str, View], index: int) -> str:
-    """The correlations at one checkpoint, and how large fixed shares are."""
-    texts = []
-    for kind in KINDS:
-        found = _found(kind, turned, index)
-        known = {SHORT[name]: pair for name, pair in found.items() if not np.isnan(pair[0].value)}
-        relation = (
-            f"the fixed share of {kind.noun} correlates with {kind.name} {correlations(known)}" if known else None
-        )
-        texts.append(relation or kind.too_few)
-    means = [f"{value(view.track(f'mean_{kind.share}').at(index), SHARE)} of {kind.noun}" for kind in KINDS]
-    return (
-        f"Over the heads of {view.lineup.labels[index]}, {'; '.join(texts)}. On average, the fixed share is "
-        f"{listed(means)}."
+def _unknown(turned: dict[str, View], kind: Kind) -> bool:
+    return all(np.isnan(one.estimate.value) for one in _relations(turned, kind).values())
+
+
+def _going_with(turned: dict[str, View], kind: Kind, label: str) -> Candidate:
+    """Whether heads with a larger fixed share have a larger correlation, on which axes; that on none must be said."""
+    found = {name: one for name, one in _relations(turned, kind).items() if not np.isnan(one.estimate.value)}
+    if not found:
+        return None
+    there = [name for name, one in found.items() if one.way > 0]
+    against = [name for name, one in found.items() if one.way < 0]
+    numbers = [f"{value(one.estimate, CORRELATION)} {SHORT[name]}" for name, one in found.items()]
+    evidence = f"correlation over {max(one.heads for one in found.values())} heads {listed(numbers)}, at {label}"
+    topics = frozenset({f"going with {kind.r}"})
+    if not there:
+        says = "Queries" if kind.r == "r_q" else "Keys"
+        words = f"{says} with a larger fixed share have no larger {kind.name}"
+        return Finding(words + (" but a smaller one" if against else ""), evidence, topics, needed=True)
+    only = "" if len(there) == len(found) else f", {listed([SHORT[name] for name in there])}"
+    return Finding(
+        f"{capitalised(kind.noun)} with a larger fixed share have a larger {kind.name}{only}",
+        evidence,
+        topics,
+        max(found[name].size for name in there),
     )
 
 
-def _courses_said(view: View, turned: dict[str, View]) -> list[str]:
-    """Where the correlations go over training, or between which models they lie; on PC0."""
-    if len(view.lineup) == 1:
-        return []
-    tracks = {kind: turned["pooled"].track(kind.measure) for kind in KINDS}
-    texts = [
-        overall(view, f"the correlation with {kind.name} on PC0", track, CORRELATION)
-        for kind, track in tracks.items()
-        if not np.isnan(track.values[[0, -1]]).any()
+def _in_models(view: View, kind: Kind) -> Candidate:
+    """In how many models heads with a larger fixed share have a larger correlation on PC0."""
+    found = {
+        index: Relation.of(sample, kind.share, kind.r, size=kind.r == "r_k")
+        for index, sample in enumerate(view.samples)
+    }
+    claim = agreed(view, {index: one.way * one.size for index, one in found.items()})
+    if claim is None:
+        return None
+    more = "larger" if claim.way > 0 else "smaller"
+    return Finding(
+        capitalised(f"{claim.begin}{kind.noun} with a larger fixed share have a {more} {kind.name} on PC0"),
+        f"correlation over heads {value(found[claim.at].estimate, CORRELATION)}, {clearest(view, claim.at)}",
+        frozenset({f"going with {kind.r}"}),
+        claim.size,
+    )
+
+
+def _table(view: View, turned: dict[str, View]) -> Table:
+    """Fixed shares and their correlations by axis, at the first and the last checkpoint, or by model."""
+    lineup = view.lineup
+    shown = shown_rows(view) if lineup.side_by_side else sorted({0, len(lineup) - 1})
+    rows = [
+        (
+            lineup.labels[index],
+            kind.noun,
+            cell(view.track(f"mean_{kind.share}").at(index), SHARE),
+            *(cell(other.track(kind.measure).at(index), CORRELATION) for other in turned.values()),
+        )
+        for index in shown
+        for kind in KINDS
     ]
-    return [f"{capitalised('; '.join(texts))}."] if texts else []
-
-
-def _takeaway(view: View, turned: dict[str, View], index: int) -> str:
-    """On which axes heads with larger fixed shares carry more position."""
-    texts = []
-    for kind in KINDS:
-        found = _found(kind, turned, index)
-        if all(np.isnan(estimate.value) for estimate, _ in found.values()):
-            texts.append(kind.too_few)
-            continue
-        said = []
-        for way, word in ((1, "larger"), (-1, "smaller")):
-            there = [SHORT[name] for name, pair in found.items() if related(*pair) == way]
-            if there:
-                said.append(f"{kind.noun} with a larger fixed share have a {word} {kind.name} {listed(there)}")
-        texts += said or [f"the fixed share of {kind.noun} does not say how large {kind.name} is on any axis"]
-    return f"At {view.lineup.labels[index]}, {'; '.join(texts)}."
+    header = (lineup.noun, "", "mean fixed share", *(AXIS_NAMES[name] for name in turned))
+    return Table(header, tuple(rows), "By axis: correlation of the fixed share with r_q, or |r_k|, over heads.")
 
 
 FIGURE = FigureSpec(

@@ -1,5 +1,6 @@
 """One head on one page: its vectors in two planes, what distance does to its scores, its way through training."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,15 @@ from ropewalk.figures.caption import Caption
 from ropewalk.figures.curves import correlation_limits
 from ropewalk.figures.distance_kernels import centred
 from ropewalk.figures.files import FILES, write_figure
+from ropewalk.figures.findings import Finding, choose
+from ropewalk.figures.head_facts import EXTREME, FACTS, estimate, facts_table, standing_out
 from ropewalk.figures.head_panels import centres, log_axis, named, nothing
-from ropewalk.figures.phrases import CORRELATION
 from ropewalk.figures.production import steps
 from ropewalk.figures.style import KEY, QUERY, SIGNAL, TEXT, page, plain, shortened, style
 from ropewalk.figures.wording import value
 from ropewalk.head import HeadDetail
 from ropewalk.ownership import is_marked
 from ropewalk.seals import Ledger
-from ropewalk.summary.tracks import Estimate
 from ropewalk.summary.view import View
 from ropewalk.text import slug
 
@@ -197,28 +198,33 @@ def trajectory(view: View, head: HeadDetail) -> Mapping[str, Any]:
 
 
 def caption(view: View, source: str, head: HeadDetail) -> Caption:
-    """What the head is, in numbers, and what the panels are."""
+    """What the head is, what it stands out in among the heads of its checkpoint, and what the panels are."""
     label = view.lineup.labels[view.lineup.names.index(head.checkpoint)]
-    chance = "" if np.isnan(head.certainty) else f" (certainty {head.certainty:.0%})"
+    name = named((head.layer, head.head)).capitalize()
+    numbers = [
+        f"{fact.name} {value(own, fact.unit)}" for fact in FACTS[:2] if (own := estimate(view, head, fact)) is not None
+    ]
+    numbers += [] if np.isnan(head.certainty) else [f"certainty {head.certainty:.0%}"]
+    # Whatever a head stands out in, what it is comes first.
+    kind = Finding(f"{name} is {head.category or 'in no category'} at {label}", ", ".join(numbers), size=math.inf)
     return Caption(
-        f"{named((head.layer, head.head)).capitalize()} at {label}",
-        (
-            f"The head is {head.category or 'in no category'}{chance}: {'; '.join(_facts(head))}.",
-            "Top, from left: kept queries (blue) and keys (red), darker later in the document, on the first two "
-            "components of both together; in the plane of the drift axis a and the separation axis b; plasticity by "
-            "the position of the query (line), and with scores taken as Gaussian (dashed). Bottom: the distance kernel "
-            "(line) and the measured score (dots) by distance, each less its mean; attention by distance; r_q and r_k "
-            "at every checkpoint, this one shaded.",
-        ),
+        f"{name} at {label}",
+        choose((kind, *(standing_out(view, head, fact) for fact in FACTS)), kind.sentence),
+        facts_table(view, head),
+        "Top, from left: kept queries (blue) and keys (red), darker later in the document, on the first two components "
+        "of both together; in the plane of the drift axis a and the separation axis b; plasticity by the position of "
+        "the query (line), and with scores taken as Gaussian (dashed). Bottom: the distance kernel (line) and the "
+        "measured score (dots) by distance, each less its mean; attention by distance; r_q and r_k at every "
+        "checkpoint, this one shaded.",
         steps(
             view,
             source,
             "",
             "**Vectors**: the sample that the statistic `sample` keeps; of many, evenly spaced ones are drawn.",
-            aggregation="none: everything is of this head.",
-            drawing="six panels.",
-        )[:-1],
-        f"{named((head.layer, head.head)).capitalize()} at {label}: {'; '.join(_facts(head)[:2])}.",
+            f"**Among the highest or lowest** is a head of the {EXTREME:.0%} at either end, beyond the median by more "
+            "than its error.",
+            drawing="everything is of this head.",
+        ),
     )
 
 
@@ -235,23 +241,3 @@ def write(folder: Path, view: View, source: str, head: HeadDetail, made_from: Ma
     written = Ledger.of(folder, names, {name: dict(made_from)})
     Ledger({**known.files, **written.files}, {**known.made_from, **written.made_from}).write(folder)
     return folder / name
-
-
-def _facts(head: HeadDetail) -> list[str]:
-    """Numbers of the head with their errors, as far as they are there."""
-    names = {
-        "r_q": "r_q",
-        "r_k": "r_k",
-        "fixed_share_q": "fixed share of queries",
-        "fixed_share_k": "fixed share of keys",
-        "score_r2_distance": "share of scores that distance explains",
-        "mass_first": "attention on the first token",
-        "bias_strength_context": "bias strength per context",
-        "ap_overall": "plasticity",
-        "ap_drop": "its drop",
-    }
-    return [
-        f"{text} {value(Estimate(float(head.row[name]), float(head.row.get(f'se_{name}', np.nan))), CORRELATION)}"
-        for name, text in names.items()
-        if name in head.row and pd.notna(head.row[name])
-    ]

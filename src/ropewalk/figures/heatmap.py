@@ -1,21 +1,22 @@
 """Correlation with position by checkpoint and depth: what the two depth heatmaps share."""
 
-from typing import Any
-
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
-from ropewalk.figures.phrases import CORRELATION
+from ropewalk.figures.contrasts import CHANCE_STEP, DEEP, DEPTHS, SHALLOW, by_depth, even, lead
+from ropewalk.figures.courses import course, courses
+from ropewalk.figures.findings import Candidate, Finding, certain, choose, scale, sign
+from ropewalk.figures.phrases import CORRELATION, Quantity
 from ropewalk.figures.production import steps
-from ropewalk.figures.remarks import about_axis
+from ropewalk.figures.remarks import about_axis, by_layers
 from ropewalk.figures.style import HATCHED, MANY, WIDTH, contrasting, page, style
-from ropewalk.figures.wording import capitalised, largest_change, story, takeaway, titled, value, where
+from ropewalk.figures.tabulated import tabulated
+from ropewalk.figures.wording import titled, unclaimed, value, where
 from ropewalk.geometry.taxonomy import DEPTH_BINS, bin_label
-from ropewalk.summary.measures import Columns, Mean, in_bins
-from ropewalk.summary.tracks import Estimate
+from ropewalk.summary.measures import Difference, Mean, in_bins
 from ropewalk.summary.view import View, depth_tracks
 
 SCALE = (0, 1)
@@ -24,7 +25,6 @@ LARGEST, SMALLEST = 7.5, 4.5
 """Font sizes of the numbers in the cells; where the smallest does not fit there are none."""
 LETTER = 0.64
 """Width of a digit in font sizes, and the share of a row's height that its text may take."""
-SHALLOW, DEEP = range(3), range(7, DEPTH_BINS)
 
 
 @style()
@@ -82,70 +82,84 @@ def draw_heatmap(view: View, column: str, colour_map: str, below: str) -> Figure
     return figure
 
 
-def describe_heatmap(view: View, source: str, figure: str, column: str, colour_map: str, *extra: str) -> Caption:
-    """The caption of a heatmap: lowest and highest bins, the largest change of a cell, shallow heads against deep ones.
-
-    `extra` are paragraphs that follow.
-    """
-    lineup, cells = view.lineup, depth_tracks(view, column)
-    ends = [group.stop - 1 for group in lineup.groups]
-    names = [f"**{group.name}**, " if group.name else "" for group in lineup.groups]
-    rows = [
-        f"- {name}{lineup.labels[end]}: {_row([cell.at(end) for cell in cells])}."
-        for name, end in zip(names, ends, strict=True)
+def describe_heatmap(view: View, source: str, figure: str, column: str, colour_map: str, *extra: Candidate) -> Caption:
+    """The caption of a heatmap: early layers against late ones, or that depth makes no difference; `extra` beside."""
+    lineup, unit = view.lineup, CORRELATION
+    apart = Quantity("", unit, lead(column), "early − late", "depth")
+    halves = [
+        Quantity(name, unit, Mean(column, among=among), name, "depth")
+        for name, among in zip(DEPTHS.names, (DEPTHS.first, DEPTHS.second), strict=True)
     ]
-    largest = []
-    if lineup.connected:
-        bins = {f"bin {bin_label(depth)}": cell for depth, cell in enumerate(cells)}
-        largest = [largest_change(view, bins, CORRELATION, "cell")]
-
-    def slope(heads: Columns) -> Any:
-        shallow, deep = (Mean(column, among=in_bins(*bins))(heads) for bins in (SHALLOW, DEEP))
-        return shallow - deep
-
-    difference = f"mean {column} of shallow heads ({_bins(SHALLOW)}) minus deep heads ({_bins(DEEP)})"
-    slopes = view.track(slope)
     return Caption(
         titled(f"{column} by Layer Depth", view),
-        (
-            f"Mean {column} {where(view)} per {lineup.noun} (rows, the first on top) and depth bin (columns), from "
-            f"{SCALE[0]} (pale) to {SCALE[1]} (dark). Cells below {SCALE[0]} have a colour of their own, hatched cells "
-            f"have no head with a correlation. Lowest and highest bin of the last {lineup.noun}"
-            f"{' of each group' if len(lineup.groups) > 1 else ''}:",
-            *rows,
-            *largest,
-            *story(view, capitalised(difference), slopes, CORRELATION),
-            *extra,
-            *about_axis(view),
+        choose(
+            (
+                by_depth(view, column),
+                even(view, column),
+                _leading(view, column),
+                *courses(view, f"mean_{column}"),
+                _largest_change(view, column),
+                by_layers(view, column),
+                *extra,
+            ),
+            unclaimed(view, f"{column} by depth"),
         ),
+        tabulated(view, f"mean_{column}", *halves, apart),
+        f"Mean {column} {where(view)} per {lineup.noun} (rows, the first on top) and tenth of the depth (columns), "
+        f"from {SCALE[0]} (pale) to {SCALE[1]} (dark); below {SCALE[0]} cells have a colour of their own, hatched ones "
+        f"hold no head. Early layers are {_bins(SHALLOW)}, late ones {_bins(DEEP)}.{about_axis(view)}",
         steps(
             view,
             source,
             figure,
             f"**Depth bins**: layer / last layer in {DEPTH_BINS} bins closed at the right, layer 0 in the first: "
             f"`max(ceil({DEPTH_BINS} * layer / last) - 1, 0)`.",
-            aggregation=f"mean {column} of the heads in each (checkpoint, depth bin).",
-            drawing=f'cells in the "{colour_map}" colour map, {SCALE[0]} to {SCALE[1]}, with their values where there '
-            "is room.",
+            CHANCE_STEP,
+            drawing=f'mean {column} of the heads in each cell, in the "{colour_map}" colour map, {SCALE[0]} to '
+            f"{SCALE[1]}.",
         ),
-        takeaway(
-            view,
-            [
-                (f"mean {column} over all depths", view.track(f"mean_{column}"), CORRELATION),
-                (difference, slopes, CORRELATION),
-            ],
-        ),
+    )
+
+
+def _leading(view: View, column: str) -> Candidate:
+    """How the lead of early layers, or that of late ones where it is theirs, goes over training."""
+    if not view.lineup.connected:
+        return None
+    early, late = (Mean(column, among=group) for group in (DEPTHS.first, DEPTHS.second))
+    ends = view.track(Difference(early, late)).values[[0, -1]]
+    whose, measure = ("early", Difference(early, late)) if ends.sum() > 0 else ("late", Difference(late, early))
+    return course(view, Quantity(f"the lead of {whose} layers in {column}", CORRELATION, measure, "", "depth"))
+
+
+def _largest_change(view: View, column: str) -> Candidate:
+    """The depth that changes most over training, as the largest of all depths, and otherwise than all heads together.
+
+    It counts by its share of the heads.
+    """
+    if not view.lineup.connected:
+        return None
+    last, cells = len(view.lineup) - 1, depth_tracks(view, column)
+    apart = {
+        depth: view.track(Difference(Mean(column, among=in_bins(depth)), Mean(column))).change(0, last)
+        for depth, cell in enumerate(cells)
+        if not np.isnan(cell.values[[0, last]]).any()
+    }
+    if len(apart) < 3:
+        return None
+    most = max(apart, key=lambda depth: abs(cells[depth].change(0, last).value))
+    change, size = cells[most].change(0, last), certain(apart[most], CORRELATION, len(apart))
+    way = sign(change, CORRELATION, len(apart))
+    if not way or not size or np.sign(apart[most].value) != way:
+        return None
+    count = int((view.parts[last]["bin"] == most).sum())
+    ends = [f"{value(cells[most].at(index), CORRELATION)} at {view.lineup.labels[index]}" for index in (0, last)]
+    return Finding(
+        f"Mean {column} {'rises' if way > 0 else 'falls'} more at depth {bin_label(most)} than over all heads",
+        ", ".join(ends),
+        frozenset({"largest change"}),
+        count / len(view.parts[last]) * size / scale(Mean(column), view.samples[last]),
     )
 
 
 def _bins(bins: range) -> str:
     return f"bins {bin_label(bins[0])} to {bin_label(bins[-1])}"
-
-
-def _row(cells: list[Estimate]) -> str:
-    """The lowest and the highest cell of a checkpoint."""
-    means = np.array([cell.value for cell in cells])
-    if np.isnan(means).all():
-        return "no correlations"
-    ends = int(np.nanargmin(means)), int(np.nanargmax(means))
-    return " to ".join(f"{value(cells[depth], CORRELATION)} (bin {bin_label(depth)})" for depth in ends)

@@ -7,15 +7,23 @@ import numpy as np
 from matplotlib.colors import AsinhNorm
 from matplotlib.figure import Figure
 
-from ropewalk.figures.caption import Caption
+from ropewalk.figures.caption import Caption, Table
+from ropewalk.figures.courses import courses
+from ropewalk.figures.findings import YES_OR_NO, Candidate, Finding, choose
 from ropewalk.figures.head_panels import log_axis, nothing
 from ropewalk.figures.kernels import BOTH, FAR, FLAT, LEAST, NEAR, WAYS, Count, Kernels, kernels
-from ropewalk.figures.phrases import NATS, SHARE
+from ropewalk.figures.phrases import NATS, Quantity
 from ropewalk.figures.production import steps
 from ropewalk.figures.selection import OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import below_title, page, plain, shortened, style
-from ropewalk.figures.wording import capitalised, overall, takeaway, titled
+from ropewalk.figures.wording import (
+    NO_VALUE,
+    cell,
+    listed,
+    over,
+    titled,
+)
 from ropewalk.summary.measures import Mean
 from ropewalk.summary.view import View
 
@@ -102,22 +110,23 @@ def _panel(ax: Any, one: Kernels, norm: AsinhNorm, last: float) -> Any:
 
 
 def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None) -> Caption:
-    """How many heads prefer near keys, far ones, or go both ways, and how that changes."""
+    """How many heads prefer near keys, far ones, or go both ways, how that changes, and whether kernels strengthen."""
     shown = selected(view, checkpoints, COUNT)
     whole = shown if checkpoints else view
-    ranges = whole.track(Mean("kernel_range"))
+    ranges = Quantity("the mean range of K", NATS, Mean("kernel_range"), "range of K (nats)", "range")
     counts = [kernels(shown, index).tally() for index in range(len(shown.lineup))]
+    none = not any(one.total for one in counts)
     return Caption(
         titled("Kernels of All Heads", shown),
-        (
-            *_finding(shown, counts),
-            f"{capitalised(overall(whole, 'the mean range of K', ranges, NATS))}.",
-            f"Rows are heads, by layer and then head, at {', '.join(shown.lineup.labels)}; columns are distances on an "
-            "axis that is logarithmic in distance + 1. Red is K above its mean over the bins (keys at this distance "
-            "score higher), blue below; thin lines part layers, hatched rows have no kernel, as in layers without "
-            f"RoPE. Colours mean the same at all {shown.lineup.noun}s: linear up to about the median size, logarithmic "
-            f"beyond it, ending at the {ROBUST}th percentile.",
+        choose(
+            (_change(shown, counts), _preferring(shown, counts), *courses(whole, ranges)),
+            f"There is no kernel {over(shown)}" if none else "No one way of the kernels has a majority",
         ),
+        _table(shown, counts, ranges),
+        "Rows are heads, by layer and then head; columns are distances (logarithmic in distance + 1). Red is K above "
+        "its mean over the bins (keys at this distance score higher), blue below; hatched rows have no kernel, as in "
+        f"layers without RoPE. Colours mean the same at all {shown.lineup.noun}s: linear up to about the median size, "
+        f"logarithmic beyond it, ending at the {ROBUST}th percentile.",
         steps(
             view,
             source,
@@ -127,61 +136,83 @@ def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None
             selection_step(view, checkpoints, COUNT),
             f"**Which way a kernel goes**: {FLAT} where it spans less than {LEAST} nats or no more than its error; "
             f"else {NEAR} or {FAR} where its mean over the nearest third of the bins is above or below that over the "
-            f"farthest by more than a third of its range; else {BOTH}. Undecided are heads that stand "
-            "nearer to one of these limits than their error, with errors of bins taken as independent.",
-            aggregation="counts over heads with a kernel; a change of a count is called one where it is more than the "
-            "heads undecided at both ends.",
+            f"farthest by more than a third of its range; else {BOTH}. Undecided are heads that stand nearer to one of "
+            "these limits than their error; a count is said to change by more than these.",
             drawing=f'cells in the "{COLOUR_MAP}" colour map, each head less its mean over the bins.',
             checkpoints=checkpoints,
         ),
-        f"{takeaway(whole, [('the mean range of K', ranges, NATS)]).removesuffix('.')}; at {shown.lineup.labels[-1]} K "
-        f"falls with distance in {counts[-1].ways[NEAR]} of {counts[-1].total} heads.",
     )
 
 
-def _finding(view: View, counts: Sequence[Count]) -> list[str]:
-    """What most heads of the last checkpoint do, and what they did at the first."""
-    last, label = counts[-1], view.lineup.labels[-1]
-    if not last.total:
-        return [f"At {label} no head has a kernel."]
-    most = max(WAYS, key=lambda way: last.ways[way])
-    verdicts = {
-        NEAR: "Most kernels prefer near keys",
-        FAR: "Most kernels prefer far keys",
-        BOTH: "Most kernels go both ways",
-        FLAT: "Most kernels are flat",
+VERDICTS = {
+    NEAR: "prefer near keys",
+    FAR: "prefer far keys",
+    BOTH: "go both ways with distance",
+    FLAT: "are flat: distance alone does not change the score",
+}
+"""What is said of most kernels, by the way they go."""
+
+
+def _preferring(view: View, counts: Sequence[Count]) -> Candidate:
+    """What most kernels of the last checkpoint do, those that are undecided counted against it; over models, in all."""
+    shown = [index for index, one in enumerate(counts) if one.total]
+    shown = shown if view.lineup.side_by_side else shown[-1:]
+    if not shown or counts[shown[-1]].total == 0 or (not view.lineup.side_by_side and not counts[-1].total):
+        return None
+    ahead = {
+        way: [(2 * (counts[i].ways[way] - counts[i].undecided) - counts[i].total) / counts[i].total for i in shown]
+        for way in WAYS
     }
-    ahead = 2 * last.ways[most] - last.total > 2 * last.undecided
-    verdict = verdicts[most] if ahead else "No one way of the kernels has a majority"
-    undecided = f"; {last.undecided} are undecided" if view.has_errors else ""
-    text = (
-        f"**{verdict}** at {label}: of {last.total} heads with a kernel, K falls with distance in {last.ways[NEAR]}, "
-        f"rises in {last.ways[FAR]}, goes both ways in {last.ways[BOTH]} and is flat in {last.ways[FLAT]}{undecided}."
+    found = [way for way in WAYS if min(ahead[way]) > 0]
+    if not found:
+        return None
+    way, last = found[0], counts[shown[-1]]
+    begin = f"In all {len(shown)} {view.lineup.noun}s most" if len(shown) > 1 else "Most"
+    texts = [f"{counts[i].ways[way]} of {counts[i].total} in {view.lineup.labels[i]}" for i in shown]
+    undecided = f", {last.undecided} undecided" if view.has_errors else ""
+    alone = f"{last.ways[way]} of {last.total} heads{undecided}, at {view.lineup.labels[shown[-1]]}"
+    return Finding(
+        f"{begin} kernels {VERDICTS[way]}",
+        listed(texts) if len(shown) > 1 else alone,
+        frozenset({way}),
+        min(ahead[way]) / YES_OR_NO,
     )
-    return [f"{text} {_change(view, counts)}".strip()]
 
 
-def _change(view: View, counts: Sequence[Count]) -> str:
-    """Which ways gained or lost heads between the first and the last checkpoint shown; a range over models."""
+def _change(view: View, counts: Sequence[Count]) -> Candidate:
+    """Which way gained or lost most heads between the first and the last checkpoint, beyond the undecided."""
     first, last = counts[0], counts[-1]
-    labels = view.lineup.labels
-    if len(counts) == 1:
-        return ""
-    if not view.lineup.training:
-        # At least the last one has kernels.
-        shares = [(one.ways[NEAR] / one.total, label) for one, label in zip(counts, labels, strict=True) if one.total]
-        (low, lowest), (high, highest) = min(shares), max(shares)
-        ends = f"lies between {SHARE.number(low)}% ({lowest}) and {SHARE.number(high)}% ({highest})"
-        found = ends if low < high else f"is {SHARE.number(low)}% throughout"
-        return f"Over the {view.lineup.noun}s shown, the share of heads whose K falls with distance {found}."
-    if first.total != last.total:
-        return ""
+    if not view.lineup.connected or first.total != last.total or not last.total:
+        return None
     unsure = first.undecided + last.undecided
-    moved = [way for way in WAYS if abs(last.ways[way] - first.ways[way]) > unsure]
-    if not moved:
-        return f"Since {labels[0]} no way gained or lost {'more heads than are undecided' if unsure else 'a head'}."
-    texts = [f"{way} from {first.ways[way]} to {last.ways[way]}" for way in moved]
-    return f"Since {labels[0]} their numbers changed: {', '.join(texts)}."
+    way = max(WAYS, key=lambda one: abs(last.ways[one] - first.ways[one]))
+    change = last.ways[way] - first.ways[way]
+    if abs(change) <= unsure:
+        return None
+    names = {NEAR: "prefer near keys", FAR: "prefer far keys", BOTH: "go both ways", FLAT: "are flat"}
+    return Finding(
+        f"{'More' if change > 0 else 'Fewer'} kernels {names[way]} as training goes on",
+        f"{first.ways[way]} of {first.total} heads at {view.lineup.labels[0]}, {last.ways[way]} at "
+        f"{view.lineup.labels[-1]}",
+        frozenset({way}),
+        (abs(change) - unsure) / last.total / YES_OR_NO,
+    )
+
+
+def _table(view: View, counts: Sequence[Count], ranges: Quantity) -> Table:
+    """Heads by the way their kernel goes, and the mean range, at the checkpoints shown."""
+    track = view.track(ranges.measure)
+    rows = [
+        (
+            label,
+            str(one.total),
+            *(str(one.ways[way]) for way in WAYS),
+            str(one.undecided) if view.has_errors else NO_VALUE,
+            cell(track.at(index), ranges.unit),
+        )
+        for index, (label, one) in enumerate(zip(view.lineup.labels, counts, strict=True))
+    ]
+    return Table((view.lineup.noun, "heads", *WAYS, "undecided", ranges.header), tuple(rows))
 
 
 FIGURE = FigureSpec(

@@ -7,7 +7,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ropewalk.figures.caption import Caption
+from ropewalk.figures.caption import Caption, Table
+from ropewalk.figures.courses import courses
+from ropewalk.figures.findings import YES_OR_NO, Candidate, Finding, certain, choose, scale, sign
 from ropewalk.figures.head_panels import (
     OPTIONS,
     Head,
@@ -23,14 +25,20 @@ from ropewalk.figures.head_panels import (
     selection_step,
     title,
 )
-from ropewalk.figures.phrases import SHARE
+from ropewalk.figures.phrases import QUANTITIES, SHARE
 from ropewalk.figures.production import steps
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import KEY, QUERY, style
-from ropewalk.figures.wording import sign, takeaway_of, titled, value
+from ropewalk.figures.wording import (
+    amount,
+    cell,
+    titled,
+    value,
+)
 from ropewalk.geometry.jackknife import critical
 from ropewalk.geometry.pca import ratio
 from ropewalk.summary.measures import Columns, Mean, Measure
+from ropewalk.summary.tracks import Gap
 from ropewalk.summary.view import View
 
 KINDS = {"q": ("queries", QUERY, "o"), "k": ("keys", KEY, "s")}
@@ -109,19 +117,25 @@ def missed(kind: str) -> Measure:
 
 
 def caption(view: View, source: str, *, heads: Sequence[Head] | None = None, checkpoint: str | None = None) -> Caption:
-    """How much of the position signal a straight line misses over all heads, and in how many heads it misses any."""
+    """How much of the position signal a straight line misses over all heads, and how that goes."""
     index, shown = chosen(view, heads, checkpoint, default_heads)
     one = view.select([index])
     return Caption(
         titled("Mean Paths on PC0", one),
-        (
-            " ".join([*_finding(one), *_counts(one)]),
-            f"Panels show single heads at {one.lineup.labels[0]}: the mean projection on PC0 of queries "
-            f"({QUERY.name}) and keys ({KEY.name}) by position, with errors, each less its mean over tokens, on an "
-            "axis that is logarithmic in position + 1. Dashed is the straight line in position that r_q and r_k "
-            "assume, which curves on this axis; where dots leave it, position is there but r does not see it. r² is "
-            "the share of the variance on PC0 along the line, η² the share between positions whatever their path.",
+        choose(
+            (
+                *(_bent(one, kind) for kind in KINDS),
+                _bent_more(one),
+                *(courses(view, *COURSES) if len(view.lineup) > 1 else ()),
+            ),
+            _nothing(one),
         ),
+        _table(one),
+        f"Panels show single heads at {one.lineup.labels[0]}: the mean projection on PC0 of queries ({QUERY.name}) and "
+        f"keys ({KEY.name}) by position (logarithmic in position + 1), with errors, each less its mean. Dashed is the "
+        "straight line in position that r_q and r_k assume, which curves on this axis; where dots leave it, position "
+        "is there but r does not see it. r² is the share of the variance on PC0 along the line, η² the share between "
+        "positions whatever their path.",
         steps(
             view,
             source,
@@ -129,57 +143,72 @@ def caption(view: View, source: str, *, heads: Sequence[Head] | None = None, che
             "**Table**: `profiles.csv` beside it, a row per head and bucket of positions (powers of two up to a 64th "
             "of the context, then every 64th of it).",
             selection_step(view, index, shown, heads, RULE),
-            "**Bend**: η² − r² on PC0 of each head, η² from products of bucket means across shards, so that noise in "
-            "them does not count; it can come out slightly below 0.",
-            aggregation="none in the panels; means over all heads of the checkpoint in the text.",
-            drawing="a grid of panels with the same positions; the range of PC0 is each panel's own.",
+            "**Missed** is η² − r², η² from products of bucket means across shards, so that noise in them does not "
+            "count; it can come out slightly below 0.",
+            drawing="panels share their positions; the range of PC0 is each panel's own.",
             options={"heads": heads, "checkpoint": checkpoint},
         ),
-        takeaway_of(view, "mean_bend_q", "mean_bend_k"),
     )
 
 
-def _finding(one: View) -> list[str]:
-    """What share of the variance and of the position signal on PC0 is not along the line."""
-    bends = {kind: one.track(f"mean_bend_{kind}").at(0) for kind in KINDS}
-    signals = {kind: one.track(Mean(f"eta2_pc0_{kind}")).at(0) for kind in KINDS}
-    bent = [kind for kind in KINDS if sign(bends[kind], SHARE) > 0]
+COURSES = [QUANTITIES[f"mean_bend_{kind}"]._replace(topic="over training") for kind in KINDS]
+"""What is followed over the checkpoints: of queries or of keys, whichever changes more."""
+
+
+def _nothing(one: View) -> str:
     label = one.lineup.labels[0]
-    if all(np.isnan(bend.value) for bend in bends.values()):
-        return [f"At {label} no head has a path along PC0."]
-    texts = []
-    for kind, (name, _, _) in KINDS.items():
-        text = f"{value(bends[kind], SHARE)} of the variance of {name} on PC0"
-        if kind in bent and sign(signals[kind], SHARE) > 0:
-            text += f", which is {value(one.track(missed(kind)).at(0), SHARE)} of what position explains"
-        texts.append(text)
-    if not bent:
-        return [
-            f"**A straight line misses nothing of the position signal beyond its error** at {label}: as a mean over "
-            f"heads η² − r² is {' and '.join(texts)}."
-        ]
-    which = " and ".join(KINDS[kind][0] for kind in bent)
-    return [
-        f"**Position bends the mean path of {which}** at {label}: as a mean over heads a straight line misses "
-        f"{'; and '.join(texts)}."
-    ]
+    if all(np.isnan(one.track(f"mean_bend_{kind}").at(0).value) for kind in KINDS):
+        return f"At {label} no head has a path along PC0"
+    return f"A straight line misses nothing of the position signal beyond its error at {label}"
 
 
-def _counts(one: View) -> list[str]:
+def _bent(one: View, kind: str) -> Candidate:
+    """How much of what position explains on PC0 is not along a straight line."""
+    bend, signal = one.track(f"mean_bend_{kind}").at(0), one.track(Mean(f"eta2_pc0_{kind}")).at(0)
+    if sign(bend, SHARE) <= 0 or sign(signal, SHARE) <= 0:
+        return None
+    part, name = one.track(missed(kind)).at(0), KINDS[kind][0]
+    return Finding(
+        f"A straight line misses a part of what position does to {name}",
+        f"{value(part, SHARE)} of it, which is {value(bend, SHARE)} of their variance on PC0{_count(one, kind)}",
+        frozenset({f"bend_{kind}"}),
+        certain(part, SHARE) / YES_OR_NO,
+    )
+
+
+def _bent_more(one: View) -> Candidate:
+    """Whether a straight line misses more of queries or of keys."""
+    gap = Gap(one.track("mean_bend_k"), one.track("mean_bend_q")).at(0)
+    way = sign(gap, SHARE)
+    if not way:
+        return None
+    nouns = [KINDS[kind][0] for kind in "qk"[::way]]
+    return Finding(
+        f"Paths of {nouns[0]} are bent more than those of {nouns[1]}",
+        f"a line misses {amount(gap, SHARE)} more of the variance on PC0",
+        frozenset({"bent more"}),
+        certain(gap, SHARE) / scale("mean_bend_q", one.samples[0]),
+    )
+
+
+def _count(one: View, kind: str) -> str:
     """In how many heads η² exceeds r² beyond its error."""
     part, limit = one.parts[0], critical(one.groups[0])
-    texts = []
+    known = part.dropna(subset=[f"bend_{kind}"])
+    if f"se_bend_{kind}" not in known or np.isnan(limit) or known.empty:
+        return ""
+    beyond = int((known[f"bend_{kind}"] > limit * known[f"se_bend_{kind}"]).sum())
+    return f"; beyond its error in {beyond} of {len(known)} heads"
+
+
+def _table(one: View) -> Table:
+    """Queries and keys beside each other."""
+    rows = []
     for kind, (name, _, _) in KINDS.items():
-        known = part.dropna(subset=[f"bend_{kind}"])
-        if f"se_bend_{kind}" in known and not np.isnan(limit) and len(known):
-            beyond = int((known[f"bend_{kind}"] > limit * known[f"se_bend_{kind}"]).sum())
-            texts.append(f"{beyond} of {len(known)} heads for {name}")
-    if not texts:
-        return []
-    return [
-        f"The bend is above 0 beyond its error in {' and '.join(texts)}; of heads with straight paths 2.5% would be, "
-        "by chance."
-    ]
+        found = [one.track(measure).at(0) for measure in (Mean(f"eta2_pc0_{kind}"), f"mean_bend_{kind}", missed(kind))]
+        rows.append((name, *(cell(estimate, SHARE) for estimate in found)))
+    header = ("", "explained by position (η²)", "missed by a line (η² − r²)", "missed, of what is explained")
+    return Table(header, tuple(rows), "Shares of the variance on PC0, means over heads.")
 
 
 FIGURE = FigureSpec(

@@ -1,24 +1,30 @@
 """Phase portraits: r_q against r_k, a point per head."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ropewalk.figures.caption import Caption
-from ropewalk.figures.phrases import CORRELATION, SHARE, Unit
+from ropewalk.figures.contrasts import CHANCE_STEP
+from ropewalk.figures.courses import courses, tightening
+from ropewalk.figures.findings import choose
+from ropewalk.figures.phrases import CORRELATION, Quantity
 from ropewalk.figures.production import steps
-from ropewalk.figures.remarks import about_axis
+from ropewalk.figures.remarks import about_axis, by_layers
 from ropewalk.figures.selection import OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import LAYER_TYPES, MARKERS, RULE, below_title, page, plain, shortened, style
-from ropewalk.figures.wording import takeaway, titled, value, where
+from ropewalk.figures.tabulated import tabulated
+from ropewalk.figures.wording import (
+    titled,
+    unclaimed,
+    where,
+)
 from ropewalk.geometry.taxonomy import CERTAIN, DOMINATED, HIGH, LOW
-from ropewalk.summary.measures import Measure, deviation
-from ropewalk.summary.tracks import Track
+from ropewalk.summary.measures import deviation
 from ropewalk.summary.view import View
 
 UNDECIDED = "category undecided"
@@ -98,69 +104,45 @@ def _panel(ax: Any, label: str, part: pd.DataFrame) -> dict[str, Any]:
     return points
 
 
-class Quantity(NamedTuple):
-    """What a caption says of a panel, and whether its takeaway follows it from the first panel to the last."""
-
-    name: str
-    measure: str | Measure
-    unit: Unit
-    followed: bool = False
-
-
-QUANTITIES = (
-    Quantity(DOMINATED, f"share_{DOMINATED}", SHARE, followed=True),
-    Quantity(f"{DOMINATED} and discordant", f"discordant_{DOMINATED}", SHARE, followed=True),
-    Quantity("mean r_q", "mean_r_q", CORRELATION),
-    Quantity("standard deviation of r_q over heads", deviation("r_q"), CORRELATION, followed=True),
-    Quantity("mean r_k", "mean_r_k", CORRELATION),
-    Quantity("in RoPE layers", "mean_r_k_rope", CORRELATION),
-    Quantity("in NoPE layers", "mean_r_k_nope", CORRELATION),
-    Quantity("standard deviation of r_k over heads", deviation("r_k"), CORRELATION, followed=True),
-)
-
-
 def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None) -> Caption:
-    """The numbers of every panel, with the same `checkpoints` as the drawing."""
+    """How the cloud of heads moves and tightens, with the same `checkpoints` as the drawing."""
     shown = selected(view, checkpoints)
-    tracks = [(quantity, shown.track(quantity.measure)) for quantity in QUANTITIES]
     rope, nope, unknown = (MARKERS[layers.marker] for layers in LAYER_TYPES)
-    panels = [
-        f"- **{label}**: {len(part.dropna(subset=['r_q', 'r_k']))} heads; {_facts(tracks, index)}."
-        for index, (label, part) in enumerate(zip(shown.lineup.labels, shown.parts, strict=True))
-    ]
-    ends = [
-        (f"the share of {name} heads" if unit is SHARE else f"the {name}", track, unit)
-        for (name, _, unit, followed), track in tracks
-        if followed
+    spreads = [
+        Quantity(f"the spread of {column}", CORRELATION, deviation(column), f"SD of {column}", f"sd {column}")
+        for column in ("r_q", "r_k")
     ]
     return Caption(
         titled("Phase Portraits of r_q and r_k", shown),
-        (
-            f"r_q (x) against r_k (y) {where(view)}, a point per head, at {', '.join(shown.lineup.labels)}. "
-            f"{rope.capitalize()} are heads of layers with RoPE, {nope} of layers without, {unknown} of layers not "
-            f"known to be either; hollow ones are of heads whose category is less than {CERTAIN:.0%} certain. Dashed "
-            f"lines are the thresholds of the taxonomy (± {LOW} and ± {HIGH}).",
-            *panels,
-            *about_axis(shown),
+        choose(
+            (
+                *(tightening(shown, column) for column in ("r_q", "r_k")),
+                *courses(shown, f"share_{DOMINATED}", f"discordant_{DOMINATED}", "mean_r_q", "mean_r_k"),
+                by_layers(shown, "r_k"),
+            ),
+            unclaimed(shown, "r_q and r_k"),
         ),
+        tabulated(
+            shown,
+            "mean_r_q",
+            "mean_r_k",
+            *spreads,
+            f"share_{DOMINATED}",
+            f"discordant_{DOMINATED}",
+            rows=range(len(shown.lineup)),
+        ),
+        f"r_q (across) against r_k (up) {where(view)}, a point per head: {rope} in layers with RoPE, {nope} in layers "
+        f"without, {unknown} where that is not known; hollow ones are heads whose category is less than {CERTAIN:.0%} "
+        f"certain. Dashed lines are the thresholds of the taxonomy (± {LOW} and ± {HIGH}).{about_axis(shown)}",
         steps(
             view,
             source,
             FIGURE.name,
             selection_step(view, checkpoints),
-            aggregation="none; each head is a point, counts in the titles are heads with both correlations.",
-            drawing=f"a grid of scatter plots with the same limits, r_q in {list(R_Q_LIMITS)} and r_k in "
-            f"{list(R_K_LIMITS)}.",
+            CHANCE_STEP,
+            drawing=f"heads with both correlations, r_q in {list(R_Q_LIMITS)} and r_k in {list(R_K_LIMITS)}.",
             checkpoints=checkpoints,
         ),
-        takeaway(shown, ends),
-    )
-
-
-def _facts(tracks: Sequence[tuple[Quantity, Track]], index: int) -> str:
-    known = [(quantity, track.at(index)) for quantity, track in tracks if not np.isnan(track.values[index])]
-    return ", ".join(f"{quantity.name} {value(number, quantity.unit)}" for quantity, number in known) or (
-        "no correlations"
     )
 
 

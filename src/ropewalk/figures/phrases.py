@@ -1,4 +1,4 @@
-"""What measures are called in sentences, and how their numbers are written."""
+"""What quantities are called in sentences and tables, and how their numbers are written."""
 
 import math
 from collections.abc import Mapping
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ropewalk.geometry.taxonomy import CATEGORIES, DOMINATED
+from ropewalk.summary.measures import Measure
 
 
 @dataclass(frozen=True)
@@ -34,59 +35,78 @@ class Unit:
 CORRELATION = Unit(3, 1.0, "", "")
 SHARE = Unit(1, 100.0, "%", " percentage points")
 NATS = Unit(2, 1.0, " nats", " nats")
-OCTAVES = Unit(2, 1.0, "", " octaves")
+OCTAVES = Unit(2, 1.0, " octaves", " octaves")
 KEYS = Unit(1, 1.0, " keys", " keys")
 PLAIN = Unit(2, 1.0, "", "")
-PER_TOKEN = Unit(2, 1000.0, " per 1,000 tokens", " per 1,000 tokens")
-PER_CONTEXT = Unit(2, 1.0, " per context", " per context")
+PER_TOKEN = Unit(2, 1000.0, "", "")
+"""Slopes per token are written per 1,000 of them, which their names say."""
 
 
-class Phrase(NamedTuple):
-    """What a measure is called in a sentence, and how its numbers are written."""
+class Quantity(NamedTuple):
+    """A measure: what sentences call it, how it is written, the header of its column, and what it is about.
+
+    Findings on quantities of one `topic` say much the same (r_k and its size), and a caption makes one of them.
+    """
 
     name: str
     unit: Unit
+    measure: str | Measure
+    header: str
+    topic: str
 
 
-PHRASES: Mapping[str, Phrase] = {
-    "mean_r_q": Phrase("mean r_q", CORRELATION),
-    "mean_r_k": Phrase("mean r_k", CORRELATION),
-    "mean_abs_r_k": Phrase("mean |r_k|", CORRELATION),
-    "discordant": Phrase("the share of discordant heads (r_q·r_k < 0) among the decided", SHARE),
-    "undecided": Phrase("the share of heads whose r_q or r_k is not beyond its error", SHARE),
-    "undecided_category": Phrase("the share of heads whose category is less than 95% certain", SHARE),
-    "mean_separation_share": Phrase("the mean share of PC0's variance that tells queries from keys", SHARE),
-    "mean_readout_q": Phrase("the mean readout of queries", CORRELATION),
-    "mean_readout_k": Phrase("the mean readout of keys", CORRELATION),
-    "above_permuted_q": Phrase("the share of heads with r_q above that of shuffled positions", SHARE),
-    "above_permuted_k": Phrase("the share of heads with |r_k| above that of shuffled positions", SHARE),
-    "mean_r_k_rope": Phrase("mean r_k in RoPE layers", CORRELATION),
-    "mean_r_k_nope": Phrase("mean r_k in NoPE layers", CORRELATION),
-    "mean_explained_variance": Phrase("the mean share of variance on PC0", SHARE),
-    **{f"share_{category}": Phrase(f"the share of {category} heads", SHARE) for category in CATEGORIES},
-    f"discordant_{DOMINATED}": Phrase(f"the share that is {DOMINATED} and discordant", SHARE),
-    "mean_kernel_r": Phrase("the mean correlation of K with the measured score over distance", CORRELATION),
-    "mean_bend_q": Phrase("the mean share of queries' variance on PC0 that bends with position", SHARE),
-    "mean_bend_k": Phrase("the mean share of keys' variance on PC0 that bends with position", SHARE),
-    "mean_mu_q_a": Phrase("the mean of queries along the drift axis", PLAIN),
-    "mean_abs_alpha_k": Phrase("the mean drift of keys |alpha_k|", PER_TOKEN),
-    "mean_abs_alpha_k_context": Phrase("the mean drift of keys |alpha_k|", PER_CONTEXT),
-    "mean_bias_strength": Phrase("mean bias strength", PER_TOKEN),
-    "mean_bias_strength_context": Phrase("mean bias strength", PER_CONTEXT),
-    "mean_abs_r_q_a": Phrase("mean |r_q| along the drift axis", CORRELATION),
-    "mean_abs_r_k_a": Phrase("mean |r_k| along the drift axis", CORRELATION),
-    "mean_separation_strength": Phrase("mean separation strength", SHARE),
-    "mean_plane_var_fraction": Phrase("the mean share of variance in the plane", SHARE),
-    "mean_var_frac_a": Phrase("the mean share of variance along the drift axis", SHARE),
-    "mean_drift_slow": Phrase("the mean share of the drift axis in pairs slower than the context", SHARE),
-    "mean_pc0_slow": Phrase("the mean share of PC0 in such pairs", SHARE),
-    "mean_ap_overall": Phrase("mean plasticity", CORRELATION),
-    "mean_ap_first_20": Phrase("mean plasticity in the first fifth of the context", CORRELATION),
-    "mean_ap_last_20": Phrase("mean plasticity in the last fifth", CORRELATION),
-    "mean_ap_drop": Phrase("the mean drop of plasticity from the first fifth to the last", CORRELATION),
-    "mean_ap_gap": Phrase("what taking scores as Gaussian adds to mean plasticity", CORRELATION),
-    "mean_mass_first": Phrase("mean attention on the first token", SHARE),
-    "mean_mass_first4": Phrase("mean attention on the first four tokens", SHARE),
-    "mean_mass_sink": Phrase("mean attention on the learned sink", SHARE),
-}
+def _of(measure: str, name: str, unit: Unit, header: str = "", topic: str = "") -> tuple[str, Quantity]:
+    return measure, Quantity(name, unit, measure, header or name.removeprefix("the "), topic or measure)
+
+
+QUANTITIES: Mapping[str, Quantity] = dict(
+    [
+        _of("mean_r_q", "mean r_q", CORRELATION),
+        _of("mean_r_k", "mean r_k", CORRELATION, topic="keys"),
+        _of("mean_abs_r_k", "mean |r_k|", CORRELATION, topic="keys"),
+        _of("discordant", "the share of discordant heads", SHARE, "discordant"),
+        _of("undecided", "the share of undecided heads", SHARE, "undecided"),
+        _of("undecided_category", "the share of heads near a threshold", SHARE, "uncertain"),
+        _of("mean_separation_share", "the share of PC0 that is the offset of queries from keys", SHARE, "separation"),
+        _of("mean_readout_q", "how well position can be read from queries", CORRELATION, "readout of queries"),
+        _of("mean_readout_k", "how well position can be read from keys", CORRELATION, "readout of keys"),
+        _of("mean_r_k_rope", "mean r_k in RoPE layers", CORRELATION, "r_k, RoPE", "layers"),
+        _of("mean_r_k_nope", "mean r_k in NoPE layers", CORRELATION, "r_k, NoPE", "layers"),
+        _of("mean_explained_variance", "the share of variance on PC0", SHARE, "on PC0"),
+        *(
+            _of(f"share_{category}", f"the share of {category} heads", SHARE, category, category)
+            for category in CATEGORIES
+        ),
+        _of(
+            f"discordant_{DOMINATED}",
+            f"the share of heads that are {DOMINATED} and discordant",
+            SHARE,
+            "of these, discordant",
+            "discordant",
+        ),
+        _of("mean_fixed_share_q", "the fixed share of queries", SHARE, "fixed, queries"),
+        _of("mean_fixed_share_k", "the fixed share of keys", SHARE, "fixed, keys"),
+        _of("mean_kernel_r", "the correlation of K with the measured score", CORRELATION, "correlation with K"),
+        _of("mean_bend_q", "what a straight line misses of queries", SHARE, "missed, queries", "bend_q"),
+        _of("mean_bend_k", "what a straight line misses of keys", SHARE, "missed, keys", "bend_k"),
+        _of("mean_mu_q_a", "the mean query along the drift axis", PLAIN, "mean query"),
+        _of("mean_abs_alpha_k", "the drift of keys per 1,000 tokens", PER_TOKEN, topic="drift"),
+        _of("mean_abs_alpha_k_context", "the drift of keys over the context", PLAIN, topic="drift"),
+        _of("mean_bias_strength", "the bias per 1,000 tokens", PER_TOKEN, topic="bias"),
+        _of("mean_bias_strength_context", "the bias over the context", PLAIN, topic="bias"),
+        _of("mean_abs_r_q_a", "mean |r_q| along the drift axis", CORRELATION, "|r_q|, drift axis"),
+        _of("mean_abs_r_k_a", "mean |r_k| along the drift axis", CORRELATION, "|r_k|, drift axis"),
+        _of("mean_separation_strength", "separation strength", SHARE, "separation strength"),
+        _of("mean_plane_var_fraction", "the share of variance in the plane", SHARE, "in the plane"),
+        _of("mean_drift_slow", "the share of the drift axis in slow pairs", SHARE, "drift axis"),
+        _of("mean_pc0_slow", "the share of PC0 in slow pairs", SHARE, "PC0"),
+        _of("mean_ap_overall", "mean plasticity", CORRELATION, "plasticity"),
+        _of("mean_ap_first_20", "plasticity in the first fifth of the context", CORRELATION, "first fifth"),
+        _of("mean_ap_last_20", "plasticity in the last fifth of the context", CORRELATION, "last fifth"),
+        _of("mean_ap_drop", "the drop of plasticity along the context", CORRELATION, "drop"),
+        _of("mean_mass_first", "attention on the first token", SHARE, "first token"),
+        _of("mean_mass_first4", "attention on the first four tokens", SHARE, "first four"),
+        _of("mean_mass_sink", "attention on the learned sink", SHARE, "learned sink"),
+    ]
+)
 """Of those of `ropewalk.summary.measures.MEASURES` that captions speak of."""

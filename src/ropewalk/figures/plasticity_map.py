@@ -4,16 +4,25 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
-from ropewalk.figures.caption import Caption
+from ropewalk.figures.caption import Caption, Table
+from ropewalk.figures.courses import courses
+from ropewalk.figures.findings import Candidate, Finding, certain, choose, scale, sign
 from ropewalk.figures.phrases import CORRELATION
 from ropewalk.figures.production import steps
 from ropewalk.figures.selection import OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import HATCHED, contrasting, page, plain, shortened, style
-from ropewalk.figures.wording import takeaway_of, titled
+from ropewalk.figures.wording import (
+    cell,
+    titled,
+    unclaimed,
+    value,
+)
 from ropewalk.geometry.plasticity import CELLS
+from ropewalk.summary.tracks import Estimate
 from ropewalk.summary.view import View
 
 TABLE = "plasticity_map"
@@ -84,40 +93,109 @@ def draw(view: View, *, checkpoints: Sequence[str] | None = None) -> Figure:
 def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None) -> Caption:
     """Which distances leave the query most and least to decide, at the last checkpoint shown."""
     shown = selected(view, checkpoints, COUNT)
+    last = len(shown.lineup) - 1
+    none = not np.isfinite(cell_means(shown, last)).any()
     return Caption(
         titled("Plasticity by Distance", view),
-        (
-            _extremes(shown),
-            "Mean plasticity over heads, by the distance between the two keys (up) and from the query to the middle of "
-            "the pair (right), both as shares of the context in steps of an eighth. Hatched cells hold no pair: a pair "
-            "cannot be nearer to the query than half its own distance.",
+        choose(
+            (_extremes(shown), *(_along(shown, side) for side in SIDES), *courses(view, "mean_ap_overall")),
+            f"At {shown.lineup.labels[last]} no cell holds pairs"
+            if none
+            else unclaimed(view, "plasticity by distance"),
         ),
+        _table(shown),
+        "Mean plasticity over heads, by the distance between the two keys (up) and from the query to the middle of the "
+        "pair (right), both as shares of the context in steps of an eighth. Hatched cells hold no pair: a pair cannot "
+        "be nearer to the query than half its own distance.",
         steps(
             view,
             source,
             FIGURE.name,
-            "**Table**: `plasticity_map.csv` beside it, a row per head and cell, with errors.",
+            "**Table**: `plasticity_map.csv` beside it, a row per head and cell, with errors; errors of means over "
+            "heads are as if all heads and cells erred together: at most that large.",
             selection_step(view, checkpoints, COUNT),
-            aggregation="mean over the heads that have pairs in a cell.",
-            drawing=f'cells in the "{COLOURS}" colour map, from the lowest to the highest cell shown.',
+            drawing=f'mean over the heads that have pairs in a cell, in the "{COLOURS}" colour map, from the lowest to '
+            "the highest cell shown.",
             checkpoints=checkpoints,
         ),
-        takeaway_of(view, "mean_ap_overall"),
     )
 
 
-def _extremes(view: View) -> str:
+SIDES = {"apart": "the two keys are far apart", "away": "the pair is far back"}
+"""The sides of the map, and what their far ends are."""
+
+
+def _mean(rows: pd.DataFrame, groups: int) -> Estimate:
+    """Mean over rows of the table; its error is as if all of them erred together."""
+    se = float(rows["se_plasticity"].mean()) if "se_plasticity" in rows else float("nan")
+    return Estimate(float(rows["plasticity"].mean()), se, groups)
+
+
+def _halves(view: View, index: int, side: str) -> tuple[Estimate, Estimate]:
+    """Means over cells in the near and in the far half of one side, at distances that the other side has both of."""
+    rows = view.rows(TABLE, index).dropna(subset=["plasticity"])
+    other = "away" if side == "apart" else "apart"
+    far = rows[side] >= 0.5
+    shared = set(rows.loc[far, other].round(6)) & set(rows.loc[~far, other].round(6))
+    rows = rows[rows[other].round(6).isin(shared)]
+    far = rows[side] >= 0.5
+    groups = view.groups[index]
+    return _mean(rows[~far], groups), _mean(rows[far], groups)
+
+
+def _along(view: View, side: str) -> Candidate:
+    """Whether the query decides more or less where keys are far apart, or far back."""
     last = len(view.lineup) - 1
-    means = cell_means(view, last)
-    if not np.isfinite(means).any():
-        return f"At {view.lineup.labels[last]} no cell holds pairs."
-    low, high = (np.unravel_index(pick(means), means.shape) for pick in (np.nanargmin, np.nanargmax))
+    near, far = _halves(view, last, side)
+    change = Estimate(far.value - near.value, far.se + near.se, far.groups)
+    way = sign(change, CORRELATION)
+    if not way or view.lineup.side_by_side:
+        return None
+    return Finding(
+        f"The query decides {'more' if way > 0 else 'less'} where {SIDES[side]}",
+        f"plasticity {value(far, CORRELATION)} beyond half the context, {value(near, CORRELATION)} within it, at "
+        f"{view.lineup.labels[last]}",
+        frozenset({side}),
+        certain(change, CORRELATION) / scale("mean_ap_overall", view.samples[last]),
+    )
+
+
+def _extremes(view: View) -> Candidate:
+    """The cells with most and least plasticity, as the farthest apart of all pairs."""
+    last = len(view.lineup) - 1
+    rows = view.rows(TABLE, last).dropna(subset=["plasticity"])
+    cells = {
+        (float(part["apart"].iloc[0]), float(part["away"].iloc[0])): _mean(part, view.groups[last])
+        for _, part in rows.groupby(["apart", "away"])
+    }
+    if len(cells) < 2 or view.lineup.side_by_side:
+        return None
+    low, high = (pick(cells, key=lambda key: cells[key].value) for pick in (min, max))
+    apart = Estimate(cells[high].value - cells[low].value, cells[high].se + cells[low].se, view.groups[last])
+    pairs = len(cells) * (len(cells) - 1) // 2
+    if not sign(apart, CORRELATION, pairs):
+        return None
     texts = [
-        f"{CORRELATION.number(means[cell])} (keys {cell[0] / CELLS:.0%} to {(cell[0] + 1) / CELLS:.0%} of the context "
-        f"apart, {cell[1] / CELLS:.0%} to {(cell[1] + 1) / CELLS:.0%} back)"
-        for cell in (low, high)
+        f"{value(cells[key], CORRELATION)} for keys {key[0]:.0%} to {key[0] + 1 / CELLS:.0%} of the context apart and "
+        f"{key[1]:.0%} to {key[1] + 1 / CELLS:.0%} back"
+        for key in (high, low)
     ]
-    return f"At {view.lineup.labels[last]} cells range from {texts[0]} to {texts[1]}."
+    return Finding(
+        "How much the query decides depends on where the two keys are",
+        f"{texts[0]}, {texts[1]}, at {view.lineup.labels[last]}",
+        frozenset({"extremes"}),
+        certain(apart, CORRELATION, pairs) / scale("mean_ap_overall", view.samples[last]),
+    )
+
+
+def _table(view: View) -> Table:
+    """Mean plasticity within and beyond half the context, on both sides of the map."""
+    rows = []
+    for index, label in enumerate(view.lineup.labels):
+        found = [one for side in SIDES for one in _halves(view, index, side)]
+        rows.append((label, *(cell(one, CORRELATION) for one in found)))
+    header = (view.lineup.noun, "keys near each other", "keys far apart", "pair near", "pair far back")
+    return Table(header, tuple(rows), "Near and far: within and beyond half the context.")
 
 
 FIGURE = FigureSpec(

@@ -7,13 +7,24 @@ import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from ropewalk.figures.caption import Caption
+from ropewalk.figures.caption import Caption, Table
+from ropewalk.figures.contrasts import CHANCE_STEP, LAYERS, opposed
+from ropewalk.figures.courses import courses
+from ropewalk.figures.findings import Candidate, Finding, certain, choose, scale, sign
 from ropewalk.figures.phrases import CORRELATION
+from ropewalk.figures.plasticity_trajectory import dropping
 from ropewalk.figures.production import steps
 from ropewalk.figures.selection import OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import NOPE, SIGNAL, page, plain, shortened, style
-from ropewalk.figures.wording import takeaway_of, titled
+from ropewalk.figures.wording import (
+    NO_VALUE,
+    cell,
+    titled,
+    unclaimed,
+    value,
+)
+from ropewalk.summary.tracks import Estimate
 from ropewalk.summary.view import View
 
 TABLE = "plasticity_profile"
@@ -75,41 +86,77 @@ def draw(view: View, *, checkpoints: Sequence[str] | None = None) -> Figure:
 
 
 def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None) -> Caption:
-    """Where along the context plasticity is highest and lowest at the last checkpoint, and how far heads spread."""
+    """Whether queries late in the context decide less, where along it they decide most, and how far heads differ."""
     shown = selected(view, checkpoints)
     return Caption(
         titled("Plasticity by Query Position", view),
-        (
-            _course(shown),
-            "Attention plasticity by the position of the query, in 16 buckets of the context: thin lines are heads, "
-            "the thick line is their mean. At 1 the query decides which of two earlier keys scores higher; at 0 the "
-            "outcome is the same whatever the query.",
+        choose(
+            (
+                dropping(shown),
+                _peak(shown),
+                *courses(view, "mean_ap_first_20", "mean_ap_last_20"),
+                opposed(view, "ap_overall", LAYERS, "have a higher plasticity", CORRELATION, "layers"),
+            ),
+            unclaimed(view, "plasticity along the context"),
         ),
+        _table(shown),
+        "Attention plasticity by the position of the query, in 16 buckets of the context: thin lines are heads, the "
+        "thick line is their mean. At 1 the query decides which of two earlier keys scores higher; at 0 the outcome is "
+        "the same whatever the query.",
         steps(
             view,
             source,
             FIGURE.name,
-            "**Table**: `plasticity_profile.csv` beside it, a row per head and bucket, with errors and both forms.",
+            "**Table**: `plasticity_profile.csv` beside it, a row per head and bucket, with errors and both forms. "
+            "Errors of means over heads are as if all heads erred together: at most that large.",
             selection_step(view, checkpoints),
-            aggregation="mean over heads of each bucket for the thick line.",
+            CHANCE_STEP,
             drawing="a panel per checkpoint with the same axes.",
             checkpoints=checkpoints,
         ),
-        takeaway_of(view, "mean_ap_first_20", "mean_ap_last_20"),
     )
 
 
-def _course(view: View) -> str:
+def bucket_means(view: View, index: int) -> list[tuple[float, Estimate]]:
+    """Where queries stand in the context, and the mean plasticity of heads there; its error is the largest possible."""
+    rows, context = view.rows(TABLE, index), int(view.parts[index]["context"].iloc[0])
+    found = []
+    for _, part in rows[rows["empirical"].notna()].groupby("start"):
+        middle = (float(part["start"].iloc[0]) + float(part["stop"].iloc[0]) - 1) / 2 / context
+        se = float(part["se_empirical"].mean()) if "se_empirical" in part else float("nan")
+        found.append((middle, Estimate(float(part["empirical"].mean()), se, view.groups[index])))
+    return found
+
+
+def _peak(view: View) -> Candidate:
+    """Where queries decide most and least at the last checkpoint, as the farthest apart of all buckets."""
     last = len(view.lineup) - 1
-    x, values, _ = curves(view, last)
-    mean = np.nanmean(values, axis=0)
-    high, low = int(np.nanargmax(mean)), int(np.nanargmin(mean))
-    ends = np.nanpercentile(np.nanmean(values, axis=1), (10, 90))
-    return (
-        f"At {view.lineup.labels[last]} mean plasticity is highest for queries {x[high]:.0%} into the context "
-        f"({CORRELATION.number(mean[high])}) and lowest at {x[low]:.0%} ({CORRELATION.number(mean[low])}); between "
-        f"heads it spreads from {CORRELATION.number(ends[0])} to {CORRELATION.number(ends[1])} (10% and 90% of heads)."
+    found = bucket_means(view, last)
+    if len(found) < 2 or view.lineup.side_by_side:
+        return None
+    (low, least), (high, most) = (pick(found, key=lambda pair: pair[1].value) for pick in (min, max))
+    apart = Estimate(most.value - least.value, most.se + least.se, most.groups)
+    pairs = len(found) * (len(found) - 1) // 2
+    if not sign(apart, CORRELATION, pairs):
+        return None
+    return Finding(
+        f"Queries decide most {high:.0%} into the context and least at {low:.0%}",
+        f"mean plasticity {value(most, CORRELATION)} and {value(least, CORRELATION)}, at {view.lineup.labels[last]}",
+        frozenset({"drop", "peak"}),
+        certain(apart, CORRELATION, pairs) / scale("mean_ap_overall", view.samples[last]),
     )
+
+
+def _table(view: View) -> Table:
+    """Mean plasticity early and late, and how far heads are apart, at the checkpoints shown."""
+    rows = []
+    for index, label in enumerate(view.lineup.labels):
+        means = view.parts[index]["ap_overall"].dropna()
+        ends = [CORRELATION.number(float(means.quantile(part))) if len(means) else NO_VALUE for part in (0.1, 0.9)]
+        early, late = (cell(view.track(f"mean_ap_{part}_20").at(index), CORRELATION) for part in ("first", "last"))
+        rows.append((label, early, late, *ends))
+    header = (view.lineup.noun, "first fifth", "last fifth", "10% of heads below", "10% above")
+    return Table(header, tuple(rows))
 
 
 FIGURE = FigureSpec(

@@ -5,12 +5,21 @@ from matplotlib.figure import Figure
 
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
+from ropewalk.figures.courses import courses
 from ropewalk.figures.curves import curve, legend_above
+from ropewalk.figures.findings import Candidate, Finding, agreed, certainly, choose, compared, scale
 from ropewalk.figures.phrases import CORRELATION
 from ropewalk.figures.production import steps
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import page, style
-from ropewalk.figures.wording import checkpoints_shown, sign, takeaway_of, titled, told, value
+from ropewalk.figures.tabulated import tabulated
+from ropewalk.figures.wording import (
+    capitalised,
+    clearest,
+    titled,
+    unclaimed,
+    value,
+)
 from ropewalk.summary.view import View
 
 FIRST, LAST, ALL = "#2b5c7d", "#b5408a", "#8a8a8a"
@@ -48,54 +57,67 @@ def draw(view: View) -> Figure:
 
 
 def caption(view: View, source: str) -> Caption:
-    """How plasticity goes early and late, whether it drops within the context, and how far the two forms agree."""
+    """How plasticity goes over training and along the context, and in which layers there is more of it."""
     return Caption(
         titled("Attention Plasticity", view),
-        (
-            " ".join([*_drop(view), told(view, "mean_ap_overall", "mean_ap_drop")]),
-            "Of two keys of a document and a query after them: does it hang on the query which of the two scores "
-            "higher? Plasticity is 4p(1 − p), p being the share of queries for which the one wins: 1 where queries "
-            f"decide, 0 where the outcome is fixed. Means over the heads of {checkpoints_shown(view)}, with the query "
-            "in the first fifth of the context (circles), the last fifth (squares) and anywhere (diamonds); the shaded "
-            "gap is the drop. Below, how much the mean score grows from the first key of a document to the last.",
-            *_gap(view),
+        choose(
+            (
+                *courses(view, "mean_ap_overall", "mean_ap_drop"),
+                dropping(view),
+            ),
+            unclaimed(view, "attention plasticity"),
         ),
+        tabulated(view, "mean_ap_overall", "mean_ap_first_20", "mean_ap_last_20", "mean_ap_drop"),
+        "Of two keys of a document and a query after them: does it hang on the query which of the two scores higher? "
+        "Plasticity is 4p(1 − p), p being the share of queries for which the one wins: 1 where queries decide, 0 where "
+        "the outcome is fixed. Means over heads, with the query in the first fifth of the context (circles), the last "
+        "fifth (squares) and anywhere (diamonds); the shaded gap is the drop. Below, how much the mean score grows "
+        "from the first key of a document to the last.",
         steps(
             view,
             source,
             FIGURE.name,
             "**Pairs**: kept keys of one document, before the bucket of the queries and within the window of sliding "
-            "layers; up to 256 pairs for each of 16 buckets. These columns are also in `plasticity.csv` beside it.",
-            aggregation="means over all heads of a checkpoint.",
-            drawing="lines over training, markers over models; the gap between first and last fifth shaded.",
+            "layers; up to 256 pairs for each of 16 buckets. These columns are also in `plasticity.csv` beside it."
+            f"{_gap(view)}",
+            drawing="means over all heads of a checkpoint.",
         ),
-        takeaway_of(view, "mean_ap_overall", "mean_ap_drop"),
     )
 
 
-def _drop(view: View) -> list[str]:
-    """Whether queries late in the context decide less, at the last checkpoint."""
-    last = len(view.lineup) - 1
-    drop = view.track("mean_ap_drop").at(last)
-    if np.isnan(drop.value):
-        return []
-    way, label = sign(drop, CORRELATION), view.lineup.labels[last]
-    if way == 0:
-        return [f"At {label} queries late in the context decide as much as early ones, within the error."]
-    more = "less" if way > 0 else "more"
-    return [f"**At {label} queries late in the context decide {more} than early ones** ({value(drop, CORRELATION)})."]
+def dropping(view: View) -> Candidate:
+    """Whether queries late in the context decide less than early ones, at the last checkpoint or in most models."""
+    track, shown = view.track("mean_ap_drop"), compared(view)
+    claim = agreed(
+        view,
+        {
+            index: certainly(track.at(index), CORRELATION, len(shown)) / scale("mean_ap_drop", view.samples[index])
+            for index in shown
+        },
+    )
+    if claim is None:
+        return None
+    ends = [value(view.track(f"mean_ap_{part}_20").at(claim.at), CORRELATION) for part in ("last", "first")]
+    return Finding(
+        capitalised(
+            f"{claim.begin}queries late in the context decide {'less' if claim.way > 0 else 'more'} than early ones"
+        ),
+        f"plasticity {ends[0]} against {ends[1]}, {clearest(view, claim.at)}",
+        frozenset({"drop"}),
+        claim.size,
+    )
 
 
-def _gap(view: View) -> list[str]:
+def _gap(view: View) -> str:
     """How far the Gaussian form is from counting wins."""
     track = view.track("mean_ap_gap")
     if np.isnan(track.values).all():
-        return []
+        return ""
     worst = int(np.nanargmax(np.abs(track.values)))
-    return [
-        "Taking the scores of queries as Gaussian in place of counting wins changes the mean by at most "
+    return (
+        " Taking scores as Gaussian in place of counting wins changes the mean by at most "
         f"{value(track.at(worst), CORRELATION)} (at {view.lineup.labels[worst]})."
-    ]
+    )
 
 
 FIGURE = FigureSpec(

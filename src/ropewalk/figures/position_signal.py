@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
+from ropewalk.figures.courses import courses, tightening
 from ropewalk.figures.curves import (
     HOLLOW,
     PERMUTED,
@@ -16,19 +17,24 @@ from ropewalk.figures.curves import (
     reference,
     spread,
 )
-from ropewalk.figures.phrases import CORRELATION
+from ropewalk.figures.findings import choose
 from ropewalk.figures.production import steps
-from ropewalk.figures.remarks import about_axis, against_nulls, at_one_context
+from ropewalk.figures.remarks import (
+    about_axis,
+    above_nulls,
+    above_shuffled,
+    queries_and_keys,
+    separating,
+    turning_keys,
+)
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import KEY, MARKERS, QUERY, Colour, page, style
+from ropewalk.figures.tabulated import tabulated
 from ropewalk.figures.wording import (
     AXIS_NAMES,
     capitalised,
-    checkpoints_shown,
-    known,
-    story,
-    takeaway_of,
     titled,
+    unclaimed,
     where,
 )
 from ropewalk.summary.view import View
@@ -86,34 +92,35 @@ def draw(view: View) -> Figure:
 
 
 def caption(view: View, source: str) -> Caption:
-    """Where r_q, r_k and |r_k| go, phase by phase, and how many heads of which layers turn discordant."""
+    """Where r_q and r_k go, whether keys lose position or turn, which layers do, and how both stand to their nulls."""
     bars = ", bars on the markers one standard error" if view.has_errors else ""
     means = " and ".join(f"mean {s.column} ({s.colour.name}, {MARKERS[s.marker]})" for s in SERIES)
     return Caption(
         titled("Position Correlation", view),
-        (
-            f"{capitalised(means)} {where(view)} over the heads of {checkpoints_shown(view)}. Shaded "
-            f"{'bands' if view.lineup.connected else 'bars'} show ± 1 standard deviation over heads{bars}. Hollow "
-            f"{MARKERS[HOLLOW['marker']]} show mean |r_k|, which does not fall when a key's correlation only changes "
-            f"its sign.{_lines(view)}",
-            *story(view, "r_q (query-position correlation)", view.track("mean_r_q"), CORRELATION),
-            *story(view, "r_k (key-position correlation)", view.track("mean_r_k"), CORRELATION),
-            *story(view, "|r_k| (its size)", view.track("mean_abs_r_k"), CORRELATION),
-            "A mean of signed r_k mixes heads of both signs, and of layers with and without RoPE. "
-            + takeaway_of(view, "discordant", *known(view, "mean_r_k_rope", "mean_r_k_nope")),
-            *at_one_context(view, "mean_r_q", "mean_r_k", "mean_abs_r_k"),
-            *against_nulls(view, "mean_r_q", "mean_abs_r_k"),
-            *about_axis(view),
+        choose(
+            (
+                turning_keys(view),
+                *courses(view, "mean_r_q", "mean_r_k", "mean_abs_r_k"),
+                queries_and_keys(view),
+                *(tightening(view, series.column) for series in SERIES),
+                *above_nulls(view, "mean_r_q", "mean_abs_r_k"),
+                above_shuffled(view),
+                separating(view),
+            ),
+            unclaimed(view, "r_q and r_k"),
         ),
+        tabulated(view, "mean_r_q", "mean_r_k", "mean_abs_r_k", "discordant"),
+        f"{capitalised(means)}: how strongly a head's queries and keys correlate with token position {where(view)}, as "
+        f"means over heads. Shaded {'bands' if view.lineup.connected else 'bars'} are ± 1 standard deviation over "
+        f"heads{bars}. Hollow {MARKERS[HOLLOW['marker']]} are mean |r_k|, which does not fall when a key's correlation "
+        f"only changes its sign; in discordant heads r_q and r_k differ in sign, both beyond their errors."
+        f"{_lines(view)}{'' if view.axis == 'pooled' else about_axis(view)}",
         steps(
             view,
             source,
             FIGURE.name,
-            aggregation="mean and standard deviation (n - 1) of r_q and r_k over all heads of a checkpoint; mean of "
-            "|r_k|.",
-            drawing="lines with bands over training, markers with bars over models.",
+            drawing="means and standard deviations (n - 1) over all heads of a checkpoint.",
         ),
-        takeaway_of(view, "mean_r_q", "mean_r_k", "mean_abs_r_k", "discordant"),
     )
 
 
@@ -123,10 +130,7 @@ def _lines(view: View) -> str:
         text
         for text, there in (
             ("dotted lines are r_q and r_k with positions shuffled within documents", view.has_permuted),
-            (
-                "dash-dotted lines those of the same architecture untrained",
-                view.track_untrained("mean_r_q") is not None,
-            ),
+            ("dash-dotted lines are the same model untrained", view.track_untrained("mean_r_q") is not None),
         )
         if there
     ]

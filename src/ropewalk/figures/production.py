@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ropewalk.figures.findings import AT_MOST
 from ropewalk.figures.wording import span
 from ropewalk.geometry.jackknife import MIXED, critical
 from ropewalk.geometry.taxonomy import rule_conditions
@@ -17,34 +18,34 @@ def steps(
     source: str,
     figure: str,
     *extra: str,
-    aggregation: str,
     drawing: str,
-    errors: str = "",
     checkpoints: Sequence[str] | None = None,
     options: Mapping[str, Any] = {},
 ) -> tuple[str, ...]:
-    """Source, the heads it holds, `extra` steps, aggregation, errors, drawing, and how to draw the figure again.
+    """Source, the heads it holds, `extra` steps, drawing, errors, how findings are chosen, and how to draw it again.
 
-    `errors` says what an error is where that is not the usual ±; `checkpoints` are those the figure was asked for,
-    `options` others that it was drawn with (None where they were not given).
+    `checkpoints` are those the figure was asked for, `options` others that it was drawn with (None where they were not
+    given). A figure without a name is none of the gallery.
     """
     chosen = f", checkpoints={json.dumps(list(checkpoints), ensure_ascii=False)}" if checkpoints else ""
     chosen += "".join(f", {name}={value!r}" for name, value in options.items() if value is not None)
     chosen += f', axis="{view.axis}"' if view.axis != "pooled" else ""
     turned = f" --axis {view.axis}" if view.axis != "pooled" else ""
-    return (
-        f"**Data source**: `{source}`, {_rows(source)}: {population(view)}.",
-        *extra,
-        f"**Aggregation**: {aggregation}",
-        f"**Errors**: {errors if errors and view.has_errors else _errors(view)}",
-        f"**Visualization**: {drawing}",
+    code = (
         f'**Code**: `ropewalk.load(RESULTS).figure("{figure}"{chosen})` in Python, '
-        f"`ropewalk figures RESULTS{turned}` on the command line.",
+        f"`ropewalk figures RESULTS{turned}` on the command line."
+    )
+    return (
+        f"**Data**: `{source}`, {_rows(source)}: {population(view)}.",
+        *extra,
+        f"**Drawing**: {drawing}",
+        f"**Errors**: {_errors(view)}",
+        *([code] if figure else []),
     )
 
 
 def _rows(source: str) -> str:
-    return "filtered to PC0 (`pc == 0`)" if source.endswith("qk.csv") else "a row per head"
+    return "PC0 only (`pc == 0`)" if source.endswith("qk.csv") else "a row per head"
 
 
 def classification_step() -> str:
@@ -86,12 +87,14 @@ def population(view: View) -> str:
 
 def _errors(view: View) -> str:
     if not view.has_errors:
-        return "none; the table comes without replicates, so directions are those of the numbers as they stand."
+        return (
+            "none, as the table comes without replicates: findings take the numbers as they stand, the largest "
+            f"{AT_MOST} at most."
+        )
     limits = sorted({f"{critical(count):.2f}" for count in view.groups if count > 1})
     return (
-        f"± is one standard error over the {span(view.groups)} shards of documents: each is left out in turn and "
-        "everything is computed again; for shares of heads, which jump at thresholds, the heads' correlations are "
-        "moved jointly by as much as their errors, and no error is below that of one undecided head. A change "
-        f"is called one where it exceeds {' to '.join(limits)} standard errors (95%, Student's t), the largest of "
-        "several where it does so as the largest of so many."
+        f"± is one standard error over {span(view.groups)} shards of documents, each left out in turn (for shares of "
+        f"heads, their correlations moved by their errors). Claimed is what exceeds {' to '.join(limits)} of them "
+        f"(95%, Student's t), and more where it is the largest of several. Findings are at most the {AT_MOST} largest, "
+        "by what is certain of them in standard deviations over heads."
     )

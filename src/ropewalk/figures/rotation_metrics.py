@@ -6,12 +6,18 @@ from matplotlib.figure import Figure
 
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
+from ropewalk.figures.courses import courses
 from ropewalk.figures.curves import from_zero, legend_above
+from ropewalk.figures.findings import choose
 from ropewalk.figures.production import steps
 from ropewalk.figures.quartiles import quartile_bars
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import page, style
-from ropewalk.figures.wording import checkpoints_shown, takeaway_of, titled, told
+from ropewalk.figures.tabulated import tabulated
+from ropewalk.figures.wording import (
+    titled,
+    unclaimed,
+)
 from ropewalk.summary.view import View
 
 
@@ -59,24 +65,23 @@ def caption(view: View, source: str) -> Caption:
     """How the drift along the axis and the share of the plane go over the checkpoints."""
     return Caption(
         titled("Planar Rotation", view),
-        (
-            told(view, *MEASURES),
-            "Every head is turned into a plane of two axes: the drift axis a, which holds all covariance of its "
-            "queries and keys with position, and the separation axis b, along which the means of queries and keys "
-            f"differ most beside it. Markers are medians over the heads of {checkpoints_shown(view)}, bars their "
-            "middle half (not errors), coloured by group. From top to bottom: |r| of queries (filled) and keys "
-            "(hollow) along a; the share of the pooled variance along a (filled) and b (hollow); the share of the "
-            "scatter of independent query-key pairs along b.",
+        choose(
+            courses(view, *MEASURES),
+            unclaimed(view, "the drift of queries and keys"),
         ),
+        tabulated(view, *MEASURES),
+        "Every head is turned into a plane of two axes: the drift axis a, which holds all covariance of its queries "
+        "and keys with position, and the separation axis b, along which the means of queries and keys differ most "
+        "beside it. Markers are medians over heads, bars their middle half (not errors). From top to bottom: |r| of "
+        "queries (filled) and keys (hollow) along a; the share of the variance along a (filled) and b (hollow); "
+        "separation strength, the share along b of the scatter of independent query-key pairs.",
         steps(
             view,
             source,
             FIGURE.name,
-            "**Table**: these columns and their errors are also in `rotated.csv` beside it.",
-            aggregation="median and quartiles over the heads of a checkpoint in the panels; means in the text.",
-            drawing="three panels with the checkpoints along x.",
+            "**Table**: these columns and their errors are also in `rotated.csv` beside it; findings are on means.",
+            drawing="median and quartiles over the heads of a checkpoint.",
         ),
-        takeaway_of(view, "mean_abs_r_k_a", "mean_plane_var_fraction"),
     )
 
 

@@ -10,14 +10,24 @@ from matplotlib.transforms import ScaledTranslation
 
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
-from ropewalk.figures.claims import listed
+from ropewalk.figures.contrasts import CHANCE_STEP, LAYERS, farthest, opposed
+from ropewalk.figures.courses import courses
 from ropewalk.figures.curves import curve, from_zero, legend_above
-from ropewalk.figures.phrases import PHRASES, SHARE
+from ropewalk.figures.findings import Candidate, Finding, agreed, certainly, choose, compared, scale
+from ropewalk.figures.phrases import CORRELATION, QUANTITIES, SHARE
 from ropewalk.figures.production import classification_step, steps
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import BESIDE_ROW, HATCHED, KEY, NOPE, QUERY, category_look, page, style
-from ropewalk.figures.wording import amount, capitalised, checkpoints_shown, known, overall, sign, titled, value
-from ropewalk.geometry.taxonomy import CATEGORIES, DEPTH_BINS, DOMINATED, bin_label
+from ropewalk.figures.tabulated import tabulated
+from ropewalk.figures.wording import (
+    capitalised,
+    clearest,
+    known,
+    signed,
+    titled,
+    unclaimed,
+)
+from ropewalk.geometry.taxonomy import CATEGORIES, DEPTH_BINS, bin_label
 from ropewalk.summary.measures import Among, Mean, in_bins, in_layer
 from ropewalk.summary.sensitivity import FIRST, SKIPPED
 from ropewalk.summary.tracks import Gap
@@ -147,7 +157,7 @@ def caption(view: View, source: str) -> Caption:
     """How much attention sits on the first token and where, and what hangs on the first tokens."""
     view = view.on("pooled")
     gaps, layers = without_first(view), rows(view)
-    means = " and ".join(f"on the {label}" for measure, label, _ in MASSES if known(view, measure))
+    masses = known(view, *(series.measure for series in MASSES))
     below = (
         f" Below these, what mean r_q, mean |r_k| and the shares of categories on PC0 become {FIRST} of every "
         "document, less what they are with them."
@@ -155,97 +165,78 @@ def caption(view: View, source: str) -> Caption:
     marked = "; triangles mark layers without RoPE" if any(_without_rope(view, row) for row in layers.heads) else ""
     return Caption(
         titled("Sinks", view),
-        (
-            " ".join([*_first(view, layers), *_learned(view), *_effect(view, gaps)]),
-            f"Cells are the mean attention of the heads of a {layers.noun} (rows, the first on top) on the first token "
-            f"at {checkpoints_shown(view)}{marked}; hatched cells have none. Below, means over all heads: {means}."
-            f"{below if gaps else ''}",
+        choose(
+            (
+                *courses(view, *(QUANTITIES[measure] for measure in masses if measure != "mean_mass_first4")),
+                _place(view, layers),
+                *(_moved(view, gaps[measure], measure, 1) for measure in MOVING if gaps),
+                _moved(view, gaps[_most_moved(gaps)], _most_moved(gaps), len(SHARES)) if gaps else None,
+                opposed(view, COLUMN, LAYERS, "put more attention on the first token", SHARE, "sides", " of attention"),
+            ),
+            unclaimed(view, "attention on the first token"),
         ),
+        tabulated(
+            view,
+            *masses,
+            beside={f"{QUANTITIES[name].header}, change": (gaps[name], CORRELATION) for name in MOVING if gaps},
+        ),
+        f"Cells are the mean attention of the heads of a {layers.noun} (rows, the first on top) on the first "
+        f"token{marked}; hatched cells have none. Below, means over all heads.{below if gaps else ''}",
         steps(
             view,
             source,
             FIGURE.name,
             *([classification_step()] if gaps else []),
             "**Attention**: exact rows at sampled queries beyond the first eighth of the context.",
-            aggregation=f"means over the heads of a {layers.noun} (cells) and over all heads (curves); differences are "
-            "paired by head and shard.",
-            drawing=f'cells in the "{COLOURS}" colour map from 0 on; stacked panels with a shared axis.',
+            CHANCE_STEP,
+            drawing=f'means over heads, cells in the "{COLOURS}" colour map from 0 on.',
         ),
-        _takeaway(view, gaps),
     )
 
 
-def _first(view: View, layers: Rows) -> list[str]:
-    """How attention on the first token goes, and where most of it is at the last checkpoint."""
-    name, unit = PHRASES["mean_mass_first"]
-    texts = [f"{capitalised(overall(view, name, view.track('mean_mass_first'), unit))}."]
-    last = len(view.lineup) - 1
-    found = [view.samples[last].read(Mean(COLUMN, among=heads)).estimate for heads in layers.heads]
-    there = [row for row, mean in enumerate(found) if not np.isnan(mean.value)]
-    if len(there) > 1:
-        ends = [pick(there, key=lambda row: found[row].value) for pick in (min, max)]
-        low, high = (f"{value(found[row], unit)} ({layers.noun} {layers.names[row]})" for row in ends)
-        texts.append(f"At {view.lineup.labels[last]} it ranges from {low} to {high}.")
-    return texts
+MOVING = tuple(series.measure for series in CORRELATIONS)
+"""What is said to change without the first tokens, beside the category that changes most."""
 
 
-def _learned(view: View) -> list[str]:
-    if not known(view, "mean_mass_sink"):
-        return []
-    name, unit = PHRASES["mean_mass_sink"]
-    return [f"{capitalised(overall(view, name, view.track('mean_mass_sink'), unit))}."]
+def _place(view: View, layers: Rows) -> Candidate:
+    """The layers with most and least attention on the first token at the last checkpoint."""
+    found = farthest(view, lambda heads: Mean(COLUMN, among=heads), layers.heads, SHARE)
+    if found is None:
+        return None
+    most, least = (f"{layers.noun} {layers.names[row]}" for row in (found.high, found.low))
+    return Finding(
+        f"{capitalised(most)} attends to the first token most, {least} least",
+        f"{found.numbers}, at {view.lineup.labels[-1]}",
+        frozenset({"place"}),
+        found.size,
+    )
 
 
-def _moved(view: View, gap: Gap, measure: str) -> str:
-    """How a measure moves at the last checkpoint, or in how many models it does."""
-    name, unit = PHRASES[measure]
-    if _over_models(view):
-        ways = [sign(gap.at(index), unit) for index in range(len(view.lineup))]
-        return f"{name} is lower in {ways.count(-1)} and higher in {ways.count(1)} of {len(ways)} {view.lineup.noun}s"
-    change = gap.at(len(view.lineup) - 1)
-    if np.isnan(change.value):
-        return f"{name} cannot be compared"
-    way = sign(change, unit)
-    if way and not float(unit.number(change.value)):
-        return f"{name} moves by less than {10.0**-unit.digits:g}{unit.value}"
-    if way:
-        return f"{name} is {amount(change, unit)} {'higher' if way > 0 else 'lower'}"
-    size = f" beyond its error ({unit.number(change.value)}{unit.error(change.se)}{unit.change})"
-    return f"{name} does not move{'' if np.isnan(change.se) else size}"
+def _most_moved(gaps: dict[str, Gap]) -> str:
+    """The category whose share changes most without the first tokens at the last checkpoint."""
+    changes = {series.measure: np.nan_to_num(gaps[series.measure].values[-1]) for series in SHARES}
+    return max(changes, key=lambda measure: abs(changes[measure]))
 
 
-def _over_models(view: View) -> bool:
-    return not view.lineup.training and len(view.lineup) > 1
-
-
-def _start(view: View) -> str:
-    return FIRST if _over_models(view) else f"{FIRST} at {view.lineup.labels[-1]}"
-
-
-def _effect(view: View, gaps: dict[str, Gap]) -> list[str]:
-    """What leaving the first tokens out does, at the last checkpoint or model by model."""
-    if not gaps:
-        return []
-    texts = [_moved(view, gaps[measure], measure) for measure, *_ in CORRELATIONS]
-    changes = {measure: gaps[measure].at(len(view.lineup) - 1) for measure, *_ in SHARES}
-    moving = [measure for measure, change in changes.items() if sign(change, SHARE, len(changes))]
-    if _over_models(view):
-        texts.append(_moved(view, gaps[f"share_{DOMINATED}"], f"share_{DOMINATED}"))
-    elif moving:
-        most = max(moving, key=lambda measure: abs(changes[measure].value))
-        way = "higher" if changes[most].value > 0 else "lower"
-        texts.append(f"of all categories {PHRASES[most].name} moves most ({amount(changes[most], SHARE)} {way})")
-    else:
-        beyond = f" beyond its error as the largest of {len(changes)}" if view.has_errors else ""
-        texts.append(f"no share of a category moves{beyond}")
-    return [f"{capitalised(_start(view))}, {listed(texts)}."]
-
-
-def _takeaway(view: View, gaps: dict[str, Gap]) -> str:
-    name, unit = PHRASES["mean_mass_first"]
-    text = capitalised(overall(view, name, view.track("mean_mass_first"), unit))
-    moved = [_moved(view, gaps[measure], measure) for measure, *_ in CORRELATIONS if gaps]
-    return f"{text}; {_start(view)}, {listed(moved)}." if moved else f"{text}."
+def _moved(view: View, gap: Gap, measure: str, candidates: int) -> Candidate:
+    """How a measure moves without the first tokens at the last checkpoint; over models, in most of them one way."""
+    quantity, shown = QUANTITIES[measure], compared(view)
+    claim = agreed(
+        view,
+        {
+            index: certainly(gap.at(index), quantity.unit, candidates * len(shown))
+            / scale(measure, view.samples[index])
+            for index in shown
+        },
+    )
+    if claim is None:
+        return None
+    return Finding(
+        capitalised(f"{claim.begin}{quantity.name} is {'higher' if claim.way > 0 else 'lower'} {FIRST}"),
+        f"{signed(gap.at(claim.at), quantity.unit)}, {clearest(view, claim.at)}",
+        frozenset({f"without first {measure}"}),
+        claim.size,
+    )
 
 
 FIGURE = FigureSpec("sinks", "Sinks", draw, caption, on_axis=False, columns=(COLUMN,), statistic="behaviour")

@@ -1,6 +1,7 @@
 """Spectrum: which wavelengths of RoPE carry the energy of queries and keys, its fixed part, and the kernel."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,15 +9,24 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ropewalk.figures.caption import Caption
+from ropewalk.figures.caption import Caption, Table
+from ropewalk.figures.courses import before_extension, differing
+from ropewalk.figures.findings import YES_OR_NO, Candidate, Finding, certain, choose, sign
 from ropewalk.figures.head_panels import nothing
-from ropewalk.figures.phrases import OCTAVES, SHARE
+from ropewalk.figures.phrases import OCTAVES, SHARE, Quantity
 from ropewalk.figures.production import steps
 from ropewalk.figures.quartiles import tones
+from ropewalk.figures.remarks import VERBS
 from ropewalk.figures.selection import COUNT, OPTIONS, selected, selection_step
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import RULE, page, plain, shortened, style
-from ropewalk.figures.wording import capitalised, direction, overall, sign, takeaway, titled, value
+from ropewalk.figures.wording import (
+    NO_VALUE,
+    cell,
+    signed,
+    titled,
+    value,
+)
 from ropewalk.summary.measures import Columns, Mean, Measure
 from ropewalk.summary.tracks import Estimate
 from ropewalk.summary.view import View
@@ -40,7 +50,6 @@ PER_OCTAVE = 2
 """Bins of wavelength / context per octave, where layers do not share their frequencies."""
 SAME = 1e-3
 """Wavelengths of a pair that differ by less over layers are one."""
-WAVELENGTH = "the kernel's wavelength in octaves above the context, as a mean over heads,"
 MARKS = ("o", "s", "^", "D", "v", "P")
 
 
@@ -144,92 +153,129 @@ def octaves(column: str, over_context: bool = True) -> Measure:
 
 
 def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None) -> Caption:
-    """Which wavelengths carry the energy and which the kernel, and how much of both lies beyond the context."""
+    """Whether the kernel sits at other wavelengths than the energy, and how its wavelength goes."""
     shown = selected(view, checkpoints, shown_checkpoints(view))
-    whole, last = shown if checkpoints else view, len(shown.lineup) - 1
+    whole = shown if checkpoints else view
+    length = Quantity(
+        "the kernel's wavelength against the context", OCTAVES, octaves("kernel_wavelength"), "", "wavelength"
+    )
+    tokens = Quantity(
+        "the kernel's wavelength in tokens", OCTAVES, octaves("kernel_wavelength", over_context=False), "", "wavelength"
+    )
+    last = len(shown.lineup) - 1
+    none = np.isnan(beyond(shown, last, "kernel_share").value)
     return Caption(
         titled("Spectrum", shown),
-        (
-            " ".join([*_finding(shown, last), *_wavelength(whole)]),
-            *_peaks(shown, last),
-            "Each point is the share that one pair of dimensions has, over its wavelength as a part of the context "
-            "(dashed: the two are equal; pairs to the right of it do not turn once within the context), as a mean over "
-            f"heads at {', '.join(shown.lineup.labels)}; bands are the middle half of the heads. The fixed part is the "
-            "energy of the mean vector before the rotation, as a share of all energy; the kernel is what the fixed "
-            "parts of queries and keys make together.",
+        choose(
+            (_apart(shown, last), _slow(shown, last), *(_lengths(whole, length, tokens))),
+            f"At {shown.lineup.labels[last]} no head has a kernel"
+            if none
+            else "The kernel sits where the energy does, as far as errors tell",
         ),
+        _table(shown),
+        "Each point is the share that one pair of dimensions has, over its wavelength as a part of the context "
+        "(dashed: the two are equal; pairs to the right of it do not turn once within the context), as a mean over "
+        "heads; bands are the middle half of the heads. The fixed part is the energy of the mean vector before "
+        "the rotation; the kernel is what the fixed parts of queries and keys make together.",
         steps(
             view,
             source,
             FIGURE.name,
             "**Table**: `spectrum.csv` beside it, a row per head and pair of dimensions, in RoPE layers.",
             selection_step(view, checkpoints, shown_checkpoints(view)),
-            "**Bounds**: shares beyond the context are sums over rows of the table, whose errors are given as if all "
-            "heads and pairs erred together: they are at most that large.",
-            aggregation="mean and quartiles over heads, per pair where all layers share their frequencies, else in "
+            "**Bounds**: errors of shares beyond the context are as if all heads and pairs erred together: they are at "
+            "most that large.",
+            drawing="mean and quartiles over heads, per pair where all layers share their frequencies, else in "
             f"{PER_OCTAVE} bins of wavelength / context per octave.",
-            drawing="five panels with the same wavelengths, those of queries and keys with the same range.",
             checkpoints=checkpoints,
         ),
-        takeaway(whole, [(WAVELENGTH, whole.track(octaves("kernel_wavelength")), OCTAVES)]),
     )
 
 
-def _finding(view: View, index: int) -> list[str]:
-    """How much of the kernel and of the energy lies at wavelengths beyond the context."""
-    label = view.lineup.labels[index]
+def _apart(view: View, index: int) -> Candidate:
+    """Whether more of the kernel than of the energy lies at wavelengths beyond the context."""
     kernel, queries, keys = (beyond(view, index, name) for name in ("kernel_share", "energy_q", "energy_k"))
-    if np.isnan(kernel.value):
-        return [f"At {label} no head has a kernel."]
     energy = (queries.value + keys.value) / 2
     difference = Estimate(kernel.value - energy, kernel.se + (queries.se + keys.se) / 2, kernel.groups)
-    verdict = {
-        1: "The kernel sits at longer wavelengths than the energy",
-        -1: "The kernel sits at shorter wavelengths than the energy",
-        0: "The kernel sits where the energy does, as far as errors tell",
-    }[sign(difference, SHARE)]
+    way = sign(difference, SHARE)
+    if not way:
+        return None
     longest = int(view.parts[index]["context"].iloc[0])
-    return [
-        f"**{verdict}**: at {label}, wavelengths beyond the context ({longest:,} tokens) hold {value(kernel, SHARE)} "
-        f"of the kernel, against {value(queries, SHARE)} of the energy of queries and {value(keys, SHARE)} of that of "
-        "keys."
-    ]
-
-
-def _wavelength(view: View) -> list[str]:
-    """The kernel's mean wavelength against the context and in tokens, and how both change."""
-    texts = [f"{capitalised(overall(view, WAVELENGTH, view.track(octaves('kernel_wavelength')), OCTAVES))}."]
-    if view.lineup.connected and len({int(part["context"].iloc[0]) for part in view.parts}) > 1:
-        tokens, last = view.track(octaves("kernel_wavelength", over_context=False)), len(view.lineup) - 1
-        ends = " to ".join(f"{2.0 ** tokens.values[end]:,.0f}" for end in (0, last))
-        texts.append(
-            f"Contexts differ: in tokens the wavelength {direction(tokens.change(0, last), OCTAVES)} ({ends} tokens)."
-        )
-    return texts
-
-
-def _peaks(view: View, index: int) -> list[str]:
-    """Where energy and kernel are largest, and in how many heads most of the kernel is beyond the context."""
-    rows, part = view.rows("spectrum", index), view.parts[index]
-    texts = []
-    for column, name in (PANELS[0], PANELS[1], PANELS[4]):
-        curve = profile(rows, column)
-        if len(curve):
-            texts.append(f"{name} at {curve['x'].iloc[int(curve['mean'].argmax())]:.2g}")
-    if not texts:
-        return []
-    text = (
-        f"As a mean over heads at {view.lineup.labels[index]}, shares per pair are largest at these multiples of the "
-        f"context: {', '.join(texts)}."
+    return Finding(
+        f"The kernel sits at {'longer' if way > 0 else 'shorter'} wavelengths than the energy",
+        f"beyond the context of {longest:,} tokens lie {value(kernel, SHARE)} of the kernel, {value(queries, SHARE)} "
+        f"of the energy of queries and {value(keys, SHARE)} of that of keys, at {view.lineup.labels[index]}",
+        frozenset({"beyond"}),
+        certain(difference, SHARE) / YES_OR_NO,
     )
-    dominant = part["dominant_wavelength"].dropna()
-    if len(dominant):
-        longer = int((dominant > part.loc[dominant.index, "context"]).sum())
-        text += (
-            f" In {longer} of {len(dominant)} heads the pair with the largest part of the kernel does not turn once "
-            "within the context."
-        )
-    return [text]
+
+
+def _slow(view: View, index: int) -> Candidate:
+    """Whether most of the kernel lies in pairs that do not turn once within the context, or in those that do."""
+    kernel = beyond(view, index, "kernel_share")
+    away = Estimate(kernel.value - YES_OR_NO, kernel.se, kernel.groups)
+    way = sign(away, SHARE)
+    if not way:
+        return None
+    words = "do not turn once" if way > 0 else "turn at least once"
+    share = value(kernel if way > 0 else kernel._replace(value=1 - kernel.value), SHARE)
+    return Finding(
+        f"Most of the kernel is made by pairs that {words} within the context",
+        f"{share}, at {view.lineup.labels[index]}",
+        frozenset({"beyond"}),
+        certain(away, SHARE) / YES_OR_NO,
+    )
+
+
+def _lengths(view: View, length: Quantity, tokens: Quantity) -> list[Candidate]:
+    """How the kernel's wavelength goes against the context and in tokens; a growing context can part the two."""
+    last, tracks = len(view.lineup) - 1, [view.track(one.measure) for one in (length, tokens)]
+    if not view.lineup.connected or any(np.isnan(track.values[[0, last]]).any() for track in tracks):
+        return [_longest(view, tokens)] if view.lineup.side_by_side else []
+    changes = [track.change(0, last) for track in tracks]
+    ways = [sign(change, OCTAVES) for change in changes]
+    ends = " to ".join(f"{2.0 ** tracks[1].values[end]:,.0f}" for end in (0, last))
+    if ways[0] == ways[1] == 0:
+        return []
+    if ways[0] == ways[1]:
+        more = ", and more than the context does" if before_extension(view) is not None else ""
+        words = f"The kernel's wavelength {VERBS[ways[1]]} over training{more if ways[0] > 0 else ''}"
+    elif ways[1] and not ways[0]:
+        words = f"The kernel's wavelength {VERBS[ways[1]]} just as the context does"
+    else:
+        words = f"The kernel's wavelength {VERBS[ways[1]]} in tokens and {VERBS[ways[0]]} as a part of the context"
+    size = max(certain(change, OCTAVES) for change in changes)
+    evidence = f"{ends} tokens, {signed(changes[1], OCTAVES)}; against the context {signed(changes[0], OCTAVES)}"
+    return [Finding(words, evidence, frozenset({"wavelength"}), size / _octaves_apart(view, last))]
+
+
+def _longest(view: View, tokens: Quantity) -> Candidate:
+    """Which models have the longest and the shortest kernels; what is compared in octaves is said in tokens."""
+    found, lengths = differing(view, tokens), view.track(tokens.measure).values
+    if found is None:
+        return None
+    ends = [f"{2.0**length:,.0f}" for length in (np.nanmax(lengths), np.nanmin(lengths))]
+    return replace(found, evidence=f"{ends[0]} against {ends[1]} tokens")
+
+
+def _octaves_apart(view: View, index: int) -> float:
+    """Standard deviation over heads of the kernel's wavelength in octaves."""
+    lengths = np.log2(view.parts[index]["kernel_wavelength"].dropna().to_numpy(dtype=float))
+    return (float(np.std(lengths, ddof=1)) if len(lengths) > 1 else 0.0) or YES_OR_NO
+
+
+def _table(view: View) -> Table | None:
+    """What lies beyond the context, and the kernel's wavelength, at the checkpoints shown."""
+    columns = ("energy_q", "energy_k", "kernel_share")
+    lengths = view.track(octaves("kernel_wavelength", over_context=False))
+    rows = []
+    for index, label in enumerate(view.lineup.labels):
+        shares = [beyond(view, index, name) for name in columns]
+        length = f"{2.0 ** lengths.values[index]:,.0f}" if np.isfinite(lengths.values[index]) else NO_VALUE
+        context = f"{int(view.parts[index]['context'].iloc[0]):,}"
+        rows.append((label, context, length, *(cell(share, SHARE) for share in shares)))
+    header = (view.lineup.noun, "context", "kernel's wavelength", "queries beyond", "keys beyond", "kernel beyond")
+    return Table(header, tuple(rows), "Wavelengths in tokens; beyond: the share at wavelengths beyond the context.")
 
 
 FIGURE = FigureSpec(

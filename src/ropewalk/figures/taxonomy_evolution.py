@@ -7,22 +7,22 @@ from matplotlib.figure import Figure
 
 from ropewalk.figures import axis
 from ropewalk.figures.caption import Caption
-from ropewalk.figures.phrases import PHRASES, SHARE
+from ropewalk.figures.courses import courses
+from ropewalk.figures.findings import YES_OR_NO, Candidate, Finding, certain, choose, sign
+from ropewalk.figures.phrases import SHARE
 from ropewalk.figures.production import classification_step, steps
-from ropewalk.figures.remarks import about_axis, against_nulls, at_one_context
+from ropewalk.figures.remarks import about_axis, above_nulls, separating
 from ropewalk.figures.spec import FigureSpec
 from ropewalk.figures.style import CATEGORY_COLOURS, contrasting, page, style
+from ropewalk.figures.tabulated import tabulated
 from ropewalk.figures.wording import (
-    capitalised,
-    checkpoints_shown,
     known,
-    largest_change,
-    overall,
-    story_of,
-    takeaway_of,
     titled,
+    unclaimed,
+    value,
 )
-from ropewalk.geometry.taxonomy import CATEGORIES, DOMINATED, MIXED
+from ropewalk.geometry.taxonomy import CATEGORIES, CERTAIN, DOMINATED
+from ropewalk.summary.tracks import Estimate
 from ropewalk.summary.view import View
 
 BAR, CROWDED = 0.84, 60
@@ -30,6 +30,7 @@ BAR, CROWDED = 0.84, 60
 PRINTED = 14
 """Percentages are written into the bars up to this many checkpoints, and from this share on."""
 PRINTED_SHARE = 0.055
+MAJORITY = 0.5
 
 
 @style()
@@ -89,47 +90,58 @@ def draw(view: View) -> Figure:
 
 
 def caption(view: View, source: str) -> Caption:
-    """Where the share of position-dominated heads goes, phase by phase, and those of the other categories overall."""
-    shares = {category: view.track(f"share_{category}") for category in CATEGORIES}
-    discordant = view.track(f"discordant_{DOMINATED}")
-    others = [
-        f"- {overall(view, category, share, SHARE)}." for category, share in shares.items() if category != DOMINATED
-    ]
-    largest = [largest_change(view, shares, SHARE, "category")] if view.lineup.connected else []
+    """Which categories grow and shrink, what most heads are, and how many of them are discordant."""
+    shares = [f"share_{category}" for category in CATEGORIES]
     colours = ", ".join(f"{CATEGORY_COLOURS[category].name} {category}" for category in CATEGORIES)
     return Caption(
         titled("Head Taxonomy", view),
-        (
-            f"Stacked bars of the share of heads in each category of the taxonomy at {checkpoints_shown(view)}. A "
-            f"hatched part of the {DOMINATED} heads is discordant: r_q and r_k differ in sign.",
-            *story_of(view, f"share_{DOMINATED}"),
-            "The other categories:",
-            *others,
-            *largest,
-            f"{overall(view, f'The share of heads that are {DOMINATED} and discordant', discordant, SHARE)}.",
-            *_certainty(view),
-            *at_one_context(view, f"share_{DOMINATED}"),
-            *against_nulls(view, f"share_{DOMINATED}"),
-            *about_axis(view),
+        choose(
+            (
+                *courses(view, *shares, candidates=len(shares)),
+                _largest(view),
+                *courses(view, f"discordant_{DOMINATED}"),
+                *above_nulls(view, f"share_{DOMINATED}"),
+                separating(view),
+            ),
+            unclaimed(view, "the shares of categories"),
         ),
+        tabulated(view, shares[0], f"discordant_{DOMINATED}", *shares[1:], "undecided_category"),
+        f"Stacked bars of the share of heads in each category of the taxonomy. In the hatched part of the {DOMINATED} "
+        f"heads r_q and r_k differ in sign (discordant).{_uncertain(view)}"
+        f"{'' if view.axis == 'pooled' else about_axis(view)}",
         steps(
             view,
             source,
             FIGURE.name,
             classification_step(),
-            aggregation="heads per category and checkpoint over the heads that have both correlations.",
-            drawing=f"stacked bars: {colours}.",
+            drawing=f"heads with both correlations, as stacked bars: {colours}.",
         ),
-        takeaway_of(view, f"share_{DOMINATED}", f"discordant_{DOMINATED}", f"share_{MIXED}"),
     )
 
 
-def _certainty(view: View) -> list[str]:
-    """How many heads are too close to a threshold to be called one or the other."""
+def _largest(view: View) -> Candidate:
+    """The category that more than half of the heads are in at the end, or in most models."""
+    last = len(view.lineup) - 1
+    if view.lineup.side_by_side:
+        return None
+    for category in CATEGORIES:
+        share = view.track(f"share_{category}").at(last)
+        beyond = Estimate(share.value - MAJORITY, share.se, share.groups)
+        if sign(beyond, SHARE, len(CATEGORIES)) > 0:
+            return Finding(
+                f"Most heads are {category} at {view.lineup.labels[last]}",
+                value(share, SHARE),
+                frozenset({category}),
+                certain(beyond, SHARE, len(CATEGORIES)) / YES_OR_NO,
+            )
+    return None
+
+
+def _uncertain(view: View) -> str:
+    """What the last column of the table is."""
     if not known(view, "undecided_category"):
-        return []
-    name, unit = PHRASES["undecided_category"]
-    return [f"{overall(view, capitalised(name), view.track('undecided_category'), unit)}."]
+        return ""
+    return f" Uncertain are heads whose category is less than {CERTAIN:.0%} certain, as they stand near a threshold."
 
 
 FIGURE = FigureSpec("taxonomy_evolution", "Head taxonomy", draw, caption)

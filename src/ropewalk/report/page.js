@@ -38,12 +38,6 @@ document.querySelectorAll("table.sortable").forEach((table) => {
   });
 });
 
-/* The details of a caption are open, except on a phone until they are asked for, and always on paper. */
-const details = document.querySelectorAll("details.more");
-const unfold = (open) => details.forEach((detail) => { detail.open = open; });
-if (window.matchMedia("(max-width: 40rem)").matches) unfold(false);
-window.addEventListener("beforeprint", () => unfold(true));
-
 /* A picture in full size, over the page; Escape or a click closes it. */
 document.querySelectorAll("button.enlarge").forEach((button) => {
   button.addEventListener("click", () => {

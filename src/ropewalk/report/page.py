@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 
 from ropewalk._version import __version__
 from ropewalk.errors import RopewalkError
+from ropewalk.figures.findings import Finding
 from ropewalk.files import write_bytes
 from ropewalk.report.parts import Report
 from ropewalk.seals import BLANK, REACH, seal
@@ -59,7 +60,7 @@ def render(data: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"prose": prose, "inline": inline, "breakable": breakable}
+    environment.filters |= {"prose": prose, "inline": inline, "finding": finding, "breakable": breakable}
     style, script = (
         "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in names) for names in (STYLES, SCRIPTS)
     )
@@ -86,6 +87,14 @@ def inline(text: str) -> Markup:
     """Escaped text in which `code` and **bold** are elements."""
     html = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
     return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", html))
+
+
+def finding(found: Finding) -> Markup:
+    """A finding: its sentence, and its numbers in brackets that stand back, each on one line with its error."""
+    if not found.evidence:
+        return inline(found.text)
+    numbers = inline(found.evidence.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"))
+    return inline(found.sentence) + Markup(' <span class="evidence">(') + numbers + Markup(")</span>.")
 
 
 def prose(paragraphs: Sequence[str]) -> Markup:

@@ -45,6 +45,11 @@ class Lineup:
         """Whether each checkpoint grew out of the one before it: training, with more than one checkpoint."""
         return self.training and len(self) > 1
 
+    @property
+    def side_by_side(self) -> bool:
+        """Whether several stand beside each other, none of which grew out of another."""
+        return not self.training and len(self) > 1
+
     def group_of(self, index: int) -> Group:
         """The group that a checkpoint stands in."""
         return next(group for group in self.groups if group.start <= index < group.stop)

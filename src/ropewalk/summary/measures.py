@@ -68,11 +68,14 @@ class Mean:
 
     def __call__(self, heads: Columns) -> Any:
         """The mean [...] of columns [..., heads]."""
-        if self.column not in heads:
-            return np.full(heads["r_q"].shape[:-1], np.nan)
-        values = np.abs(heads[self.column]) if self.size else heads[self.column]
-        counted = self.among(heads) & ~np.isnan(values)
+        values = self.of_heads(heads)
+        counted = ~np.isnan(values)
         return ratio(np.where(counted, values, 0).sum(axis=-1), counted.sum(axis=-1))
+
+    def of_heads(self, heads: Columns) -> Any:
+        """What the mean is of, [..., heads]; NaN for heads that do not count."""
+        values = heads.get(self.column, np.full(heads["r_q"].shape, np.nan))
+        return np.where(self.among(heads), np.abs(values) if self.size else values, np.nan)
 
 
 @dataclass(frozen=True)
