@@ -110,6 +110,21 @@ def clear_leftovers(folder: Path) -> list[Path]:
     return cleared
 
 
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a folder against other processes that ask for the same; where folders cannot be locked, nothing is held."""
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` atomically, as UTF-8 with Unix line ends."""
     with atomic_path(path) as temporary:
