@@ -37,7 +37,7 @@ def up_to_date(path: Path) -> Results:
 
 
 def _tabulated(folder: Path) -> Results:
-    """The tables of a folder, made anew and read back: figures and report are of what was written, to the last digit."""
+    """Tables made anew and read back, so that figures and report are of what was written, to the last digit."""
     # Another run of the same study writes the same, and they would be found half written.
     with alone(folder):
         analyze(folder)
