@@ -4,7 +4,7 @@ import errno
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from ropewalk.errors import RopewalkError
@@ -108,6 +108,18 @@ def clear_leftovers(folder: Path) -> list[Path]:
         finally:
             os.close(descriptor)
     return cleared
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a folder against other processes that ask for the same; where folders cannot be locked, nothing is held."""
+    with ExitStack() as held:
+        if fcntl is not None:
+            descriptor = os.open(folder, os.O_RDONLY)
+            held.callback(os.close, descriptor)
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
 
 
 def write_text(path: Path, text: str) -> None:

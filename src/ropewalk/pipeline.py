@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ropewalk.errors import RopewalkError
+from ropewalk.files import alone
 from ropewalk.freshness import StaleTablesError
 from ropewalk.progress import logger
 from ropewalk.record import read_record
@@ -18,10 +19,8 @@ def run_study(study: Study, *, adopt: bool = False) -> Results:
     from ropewalk.capture.run import capture_study
 
     capture_study(study, adopt=adopt)
-    analyze(study.folder)
+    results = _tabulated(study.folder)
     logger.info("tables: %s", study.folder / "qk.csv")
-    # Read back, so that figures and report are of what was written, to the last digit.
-    results = load(study.folder)
     draw(results, study.folder)
     return results
 
@@ -38,8 +37,15 @@ def up_to_date(path: Path) -> Results:
         return load(path)
     except StaleTablesError as error:
         logger.warning("%s: the tables are made again", error.reason)
-        analyze(path)
-        return load(path)
+        return _tabulated(path)
+
+
+def _tabulated(folder: Path) -> Results:
+    """Tables made anew and read back, so that figures and report are of what was written, to the last digit."""
+    # Another run of the same study writes the same, and they would be found half written.
+    with alone(folder):
+        analyze(folder)
+        return load(folder)
 
 
 def draw(results: Results, folder: Path) -> Path:

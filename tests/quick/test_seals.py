@@ -9,7 +9,7 @@ import pytest
 
 from ropewalk import files
 from ropewalk.errors import RopewalkError
-from ropewalk.files import atomic_path, check_writable, clear_leftovers, write_bytes
+from ropewalk.files import alone, atomic_path, check_writable, clear_leftovers, write_bytes
 from ropewalk.seals import LEDGER, Ledger, is_intact, read_sealed_json, sealed_json
 
 
@@ -147,3 +147,21 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     for name in ("link", "link/below"):
         with pytest.raises(RopewalkError, match="is a link to a folder that is not there"):
             check_writable(tmp_path / name)
+
+
+def test_one_holds_a_folder_while_another_waits(tmp_path: Path) -> None:
+    import threading
+
+    order = []
+
+    def second() -> None:
+        with alone(tmp_path):
+            order.append("second")
+
+    with alone(tmp_path):
+        other = threading.Thread(target=second)
+        other.start()
+        other.join(0.2)
+        order.append("first")
+    other.join()
+    assert order == ["first", "second"]
