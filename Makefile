@@ -30,7 +30,7 @@ test: $(VENV)/.dev ## the tests
 coverage: ## the tests, and which lines and branches they miss
 	$(MAKE) test COVERAGE=1
 
-quick: $(VENV)/.dev ## the tests that answer within a minute
+quick: $(VENV)/.dev ## the tests that answer in three to four minutes
 	$(BIN)/pytest -m "not slow"
 
 # Without model types and wheels: their table and their constraints are of the pinned versions.

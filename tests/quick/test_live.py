@@ -101,6 +101,7 @@ def test_what_was_not_captured_is_not_told() -> None:
     assert not {"mean_mass_first", "mean_fixed_share_q"} & set(found)
 
 
+@pytest.mark.slow
 def test_the_report_can_be_written_at_any_time(tmp_path: Path, run: Run) -> None:
     model, folder = tiny_smollm3(), tmp_path / "live"
     observer = Observer(model, DOCUMENTS, results=folder, **OPTIONS, statistics=["moments"])

@@ -90,8 +90,8 @@ def test_moments_come_back_from_a_shard_as_they_were(tmp_path: Path) -> None:
     mark = Provenance("m", "t", "s")
     scope = Scope(context=40, documents=1, bucket_size=4)
     captured = MemoryCapture(layout, layout.heads(), scope, {"moments": {}}, [mark], [{("moments", 0): sums}])
-    write_capture(tmp_path, captured, "one")
-    stored = StoredCapture(tmp_path, "one")
+    write_capture(tmp_path / "one", captured, "one")
+    stored = StoredCapture(tmp_path / "one", "one")
     (heads,) = layers_of(layout, layout.heads())
     again = moments_of(stored.parts("moments", heads)[0], heads)
     for name in FIELDS:

@@ -161,6 +161,7 @@ def test_nulls_that_are_not_asked_for_are_not_shown(results: ropewalk.Results) -
     assert np.isnan(view.track("above_permuted_q").values).all()
 
 
+@pytest.mark.slow
 def test_sensitivity_against_other_captures(results: ropewalk.Results, study: dict[str, Any], tmp_path: Path) -> None:
     """Without the first tokens, and at one context: the numbers of captures that are made so."""
     rows = results.sensitivity().set_index(["checkpoint", "change", "quantity"])
@@ -221,6 +222,7 @@ def test_figures_and_summaries_are_on_the_axis_that_is_asked_for(results: ropewa
         results.figure("axis_choice", axis="drift")
 
 
+@pytest.mark.slow
 def test_a_study_can_choose_the_axis_of_its_figures(study: dict[str, Any], results: ropewalk.Results) -> None:
     again = run_study(parse_study({**study, "figures": {"axis": "centred"}}))
     caption = (Path(study["results"]) / "figures" / "06_phase_portraits" / "README.md").read_text()

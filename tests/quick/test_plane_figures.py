@@ -182,6 +182,7 @@ def test_a_collage_shows_what_there_is(training: Results, tmp_path: Path) -> Non
     assert "no scores: capture `behaviour` too" in texts
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_head_beside_others(training: Results, tmp_path: Path, run: Run) -> None:
     folder = tmp_path / "results"
     training.save(folder)

@@ -172,9 +172,11 @@ def caption(view: View, source: str, *, checkpoints: Sequence[str] | None = None
     sink = " What is missing to 1 is on the learned sink." if shown.lacks(("mass_sink",)) is None else ""
     marked = "; triangles mark layers without RoPE" if _has_nope(shown) else ""
     none = all(np.isnan(shown.track(Mean(part.column)).values).all() for part in parts)
+    # A short context has no far keys.
     others = [
-        Quantity(name, SHARE, total([part for part in parts if low <= part.start < high]), name, "far")
+        Quantity(name, SHARE, total(far), name, "far")
         for name, low, high in ((f"{NEAR} to {FAR - 1}", NEAR, FAR), (f"{FAR} and more", FAR, float("inf")))
+        if (far := [part for part in parts if low <= part.start < high])
     ]
     first = [QUANTITIES["mean_mass_first"]] if shown.lacks(("mass_first",)) is None else []
     return Caption(
