@@ -32,7 +32,7 @@ def up_to_date(path: Path) -> Results:
         raise RopewalkError(f"no results at {path}: give the folder of a run, or a qk.csv")
     if path.is_dir() and not (path / "qk.csv").exists() and read_record(path) is not None:
         # As of a training that is being observed.
-        analyze(path)
+        return _tabulated(path)
     try:
         return load(path)
     except StaleTablesError as error:
