@@ -189,7 +189,8 @@ def _where_strong(one: View) -> Candidate:
     """Whether K does better in the half of the heads where its range is larger."""
     ranges = one.parts[0]["kernel_range"]
     # The halves stay as they are whichever group of documents is left out.
-    strong, weak = (ranges >= ranges.median()).to_numpy(), (ranges < ranges.median()).to_numpy()
+    middle = ranges.dropna().median()
+    strong, weak = (ranges >= middle).to_numpy(), (ranges < middle).to_numpy()
     if not strong.any() or not weak.any():
         return None
     found = contrast(one.samples[0], "kernel_r", lambda _: strong, lambda _: weak)
@@ -213,7 +214,7 @@ def _table(one: View) -> Table | None:
         if ranges.empty:
             continue
         own = known if rope else known.iloc[:0]
-        medians = [own[column].median() for column in ("kernel_range", "kernel_misfit", "kernel_r")]
+        medians = [own[column].dropna().median() for column in ("kernel_range", "kernel_misfit", "kernel_r")]
         texts = [
             NO_VALUE if np.isnan(median) else unit.number(median)
             for median, unit in zip(medians, (NATS, MISFIT, CORRELATION), strict=True)
