@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from helpers.command import Run
-from helpers.tiny import make_texts, save_tokenizer, tiny_smollm3
+from helpers.tiny import furnish
 from ropewalk.errors import RopewalkError
 from ropewalk.figures import gallery
 from ropewalk.fingerprint import file_fingerprint
@@ -52,11 +52,7 @@ def _one_figure() -> Iterator[None]:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study with a model, and its results with everything in them."""
     home = tmp_path_factory.mktemp("verified")
-    tiny_smollm3(num_hidden_layers=2).save_pretrained(home / "model")
-    save_tokenizer(home / "tokenizer")
-    (home / "texts").mkdir()
-    for number, text in enumerate(make_texts(6, words=100)):
-        (home / "texts" / f"{number}.txt").write_text(text)
+    furnish(home, texts=6, words=100)
     study = {
         "name": "small",
         "results": "results",

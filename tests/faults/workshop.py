@@ -92,13 +92,9 @@ class Workshop:
 
 
 def _furnish(home: Path) -> int:
-    from helpers.tiny import make_texts, save_tokenizer, tiny_smollm3
+    from helpers.tiny import furnish
 
-    tiny_smollm3(num_hidden_layers=2).save_pretrained(home / "model")
-    save_tokenizer(home / "tokenizer")
-    (home / "texts").mkdir()
-    for number, text in enumerate(make_texts(8, words=150)):
-        (home / "texts" / f"{number}.txt").write_text(text)
+    furnish(home, texts=8, words=150)
     study = {
         "name": "faults",
         "defaults": {"repo": "./model", "tokenizer": "./tokenizer", "device": "cpu"},

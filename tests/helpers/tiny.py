@@ -65,3 +65,12 @@ def tiny_smollm3(**changes: object) -> transformers.PreTrainedModel:
     }
     torch.manual_seed(0)
     return transformers.SmolLM3ForCausalLM(transformers.SmolLM3Config(**settings)).eval()
+
+
+def furnish(home: Path, *, texts: int, words: int) -> None:
+    """Put a tiny model, its tokenizer and texts into a folder, for a study that stands beside them."""
+    tiny_smollm3(num_hidden_layers=2).save_pretrained(home / "model")
+    save_tokenizer(home / "tokenizer")
+    (home / "texts").mkdir()
+    for number, text in enumerate(make_texts(texts, words=words)):
+        (home / "texts" / f"{number}.txt").write_text(text)

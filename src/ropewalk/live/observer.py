@@ -73,6 +73,7 @@ class Observer:
         self._capture = capture
         # A study of all contexts, before anything is computed: what is wrong with the settings shows now.
         self._checked = self._study([_checkpoint(self.model, f"context {one}", one) for one in set(self.contexts)])
+        # An unknown statistic, or an option that it does not have, is said by building it.
         build(self._checked.capture.statistics)
         self._tokens: Tokens = token_rows(documents, tokenizer, max(self.contexts))
         self._processes = Processes()
