@@ -237,7 +237,7 @@ def test_models_differ_as_the_farthest_of_all_pairs():
     labels = view.lineup.labels
     values = heads_of(table).groupby("checkpoint", sort=False)["r_q"].mean().to_numpy()
     high, low = int(values.argmax()), int(values.argmin())
-    assert found.sentence == f"Mean r_q is highest in {labels[high]} and lowest in {labels[low]}"
+    assert found.sentence == f"Mean r_q is higher in {labels[high]} than in {labels[low]}"
     assert found.evidence.startswith(f"{values[high]:.3f} ± ")
     assert f" against {values[low]:.3f} ± " in found.evidence
     assert len(means) <= len(labels)

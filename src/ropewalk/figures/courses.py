@@ -51,20 +51,18 @@ def level(view: View, *quantities: Quantity, index: int = -1) -> Candidate:
 
 
 def differing(view: View, quantity: Quantity, candidates: int = 1) -> Candidate:
-    """Which models have the most and the least of a quantity, where the two differ as the farthest of all pairs."""
+    """Which two models differ most in a quantity, where they do as the farthest of all pairs."""
     track, labels = view.track(quantity.measure), view.lineup.labels
     there = [index for index in range(len(labels)) if np.isfinite(track.values[index])]
     if len(there) < 2:
         return None
     low, high = (pick(there, key=lambda index: track.values[index]) for pick in (min, max))
     size = certain(track.change(low, high), quantity.unit, candidates * len(list(combinations(there, 2))))
-    words = f"higher in {labels[high]} than in {labels[low]}"
-    if len(there) > 2:
-        words = f"highest in {labels[high]} and lowest in {labels[low]}"
     return _finding(
         view,
         quantity,
-        f"{capitalised(quantity.name)} is {words}",
+        # Not `highest` and `lowest`: only these two are held against each other, and a third may be as high.
+        f"{capitalised(quantity.name)} is higher in {labels[high]} than in {labels[low]}",
         f"{value(track.at(high), quantity.unit)} against {value(track.at(low), quantity.unit)}",
         size,
         (low, high),
