@@ -14,6 +14,11 @@ try:
 except ImportError:  # not on Windows, where temporary files of killed runs stay
     fcntl = None  # type: ignore[assignment]
 
+
+class CannotWriteError(RopewalkError):
+    """What is to be written cannot be: whatever else would be computed could not be kept either."""
+
+
 TEMPORARY = ".ropewalk-tmp"
 """How names of temporary files end."""
 
@@ -160,11 +165,11 @@ def _explained(error: OSError, path: Path) -> Exception:
     if about not in path.parts and not about.startswith(_prefix(path)):
         return error
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return RopewalkError(
+        return CannotWriteError(
             f"no space left for {path}: free some space and run the same command again; finished parts are kept"
         )
     if error.errno == errno.EISDIR and path.is_dir():
-        return RopewalkError(f"cannot write {path}: there is a folder in its place; move it away")
+        return CannotWriteError(f"cannot write {path}: there is a folder in its place; move it away")
     if error.errno in _CANNOT_WRITE:
-        return RopewalkError(f"cannot write {path} ({error.strerror}): choose another folder to write to")
+        return CannotWriteError(f"cannot write {path} ({error.strerror}): choose another folder to write to")
     return error

@@ -1,6 +1,7 @@
 """The whole way of a study: capture, tables, figures, report."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ropewalk.errors import RopewalkError
 from ropewalk.files import alone
@@ -10,15 +11,20 @@ from ropewalk.record import read_record
 from ropewalk.results import Results, analyze, load
 from ropewalk.study import Study
 
+if TYPE_CHECKING:
+    from ropewalk.capture.account import Engine
 
-def run_study(study: Study, *, adopt: bool = False) -> Results:
+
+def run_study(study: Study, *, adopt: bool = False, engine: "Engine | None" = None) -> Results:
     """Do all that is not done yet of a study; its results are in `study.folder` then.
 
     The folder must be new, empty or of this study; `adopt` takes over one of a study that was moved and edited.
+    `engine` computes the shards: the one that the study names by default.
     """
     from ropewalk.capture.run import capture_study
+    from ropewalk.engines import choose_engine
 
-    capture_study(study, adopt=adopt)
+    capture_study(study, adopt=adopt, engine=engine or choose_engine(study.engine))
     results = _tabulated(study.folder)
     logger.info("tables: %s", study.folder / "qk.csv")
     draw(results, study.folder)

@@ -8,6 +8,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from ropewalk.fingerprint import fingerprint
 from ropewalk.models.source import LayerNumber, VectorSource
 from ropewalk.ownership import Owner
+from ropewalk.placement import Placement
 from ropewalk.schema import Part
 from ropewalk.text import slug
 
@@ -219,6 +220,12 @@ class Study(Part):
         ),
     )
     figures: Figures = Field(default_factory=Figures, description="Choices for the figures.")
+    engine: Placement = Field(
+        default_factory=Placement,
+        # Results are the same from everywhere.
+        exclude=True,
+        description="Where shards are computed: `local`, `ray`, `slurm`, or one of them with its settings.",
+    )
     _owner: Owner | None = PrivateAttr(None)
 
     @field_validator("results")
@@ -286,8 +293,8 @@ class Study(Part):
 
 
 def content_fingerprint(data: Any) -> str:
-    """A fingerprint of a study as it was written, wherever its results go."""
-    return fingerprint({key: value for key, value in data.items() if key != "results"})
+    """A fingerprint of a study as it was written, wherever it is computed and its results go."""
+    return fingerprint({key: value for key, value in data.items() if key not in ("results", "engine")})
 
 
 def _named(data: dict[str, Any], index: int) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def test_the_override_of_rope_theta_changes_the_rotated_layers_only(study_data: 
 DYING = """
 import os, signal, sys
 from pathlib import Path
-import ropewalk.capture.run as run
+from ropewalk.capture.account import Account
 from ropewalk.cli import main
 moment, after = sys.argv[1], int(sys.argv[2])
 count = 0
@@ -103,7 +103,7 @@ if moment == "rename":
     moment = "before"
     Path.replace = die(Path.replace)
 else:
-    run.write_shard = die(run.write_shard)
+    Account.done = die(Account.done)
 main(["capture", sys.argv[3]])
 """
 

@@ -123,7 +123,7 @@ def test_too_few_documents_stop_before_a_model_loads(
 ) -> None:
     study_data["corpus"]["documents"] = 50
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study_data))
-    monkeypatch.setattr("ropewalk.capture.run.load_model", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("ropewalk.capture.work.load_model", lambda *_: pytest.fail("a model was loaded"))
     code, _, err = run("run", str(tmp_path / "study.yaml"))
     assert code == 2
     assert "only 12 documents of the corpus have 96 tokens and 50 are asked for" in err

@@ -15,7 +15,7 @@ import ropewalk
 from helpers.logs import heard
 from helpers.model_types import tiny_model
 from helpers.tiny import CONTEXT
-from ropewalk.capture import run
+from ropewalk.capture import work
 from ropewalk.capture.collector import changes_after_rotation
 from ropewalk.capture.manifest import NO_MODEL, read_manifest, write_manifest
 from ropewalk.capture.run import capture_study
@@ -48,14 +48,14 @@ def study(study_data: dict[str, Any]) -> Study:
 
 def loading(monkeypatch: pytest.MonkeyPatch, change: Callable[[nn.Module], object]) -> None:
     """Let what a run loads be changed."""
-    load = run.load_model
+    load = work.load_model
 
     def changed(*arguments: Any) -> nn.Module:
         model = load(*arguments)
         change(model)
         return model
 
-    monkeypatch.setattr(run, "load_model", changed)
+    monkeypatch.setattr(work, "load_model", changed)
 
 
 def test_the_manifest_says_how_a_capture_was_proven(study: Study) -> None:
@@ -82,7 +82,7 @@ def test_a_proof_that_fails_stops_the_run_before_any_shard(study: Study, monkeyp
     loading(monkeypatch, spoil)
     with pytest.raises(
         RopewalkError,
-        match=r"^what would be captured of 'A' is not what its attention uses: .* limit 1e-05\); see `rope",
+        match=r"A, shards 0-3 of 4: what would be captured of 'A' is not what its attention uses: .* 1e-05\); see",
     ):
         capture_study(study)
     contexts[0].__exit__(None, None, None)
@@ -95,7 +95,7 @@ def test_a_run_with_nothing_to_do_keeps_the_proof(study: Study, monkeypatch: pyt
     manifest = read_manifest(path.parent)
     manifest["proof"]["difference"] = 1.25e-7
     write_manifest(path.parent, manifest)
-    monkeypatch.setattr(run, "load_model", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(work, "load_model", lambda *_: pytest.fail("a model was loaded"))
     capture_study(study)
     assert read_manifest(path.parent)["proof"]["difference"] == 1.25e-7
     # One of before captures proved themselves stays without.

@@ -19,8 +19,10 @@ from ropewalk.capture.shards import (
     split_documents,
 )
 from ropewalk.capture.texts import check_corpus
+from ropewalk.capture.work import Order
 from ropewalk.errors import RopewalkError
 from ropewalk.fingerprint import local_origin
+from ropewalk.models.device import compute_dtype
 from ropewalk.models.hub import model_folder
 from ropewalk.models.identity import model_fingerprint, model_origin
 from ropewalk.models.loading import load_config, load_tokenizer
@@ -28,8 +30,8 @@ from ropewalk.models.source import TokenizerLocation
 from ropewalk.ownership import claimed
 from ropewalk.progress import logger
 from ropewalk.statistics.base import Scope, Statistic
-from ropewalk.statistics.registry import build
-from ropewalk.study import Checkpoint, Study
+from ropewalk.statistics.registry import build, loaded_plugins
+from ropewalk.study import Capture, Checkpoint, Study
 
 TOKENS = "tokens"
 """Folder of the token files beside the results."""
@@ -62,6 +64,24 @@ class Job:
         """Fingerprints of one shard."""
         tokens = tokens_fingerprint(self.rows(number), self.shards[number], self.documents.documents)
         return Provenance(self.model, tokens, self.settings)
+
+    def order(self, capture: Capture, label: str) -> Order:
+        """The checkpoint as an order for any process, `label` being how progress calls it."""
+        repo = str(self.checkpoint.repo)
+        folder = model_folder(repo, self.checkpoint.revision)
+        return Order(
+            label=label,
+            checkpoint=self.checkpoint,
+            capture=capture,
+            scope=self.scope,
+            folder=self.folder.absolute(),
+            model=self.model,
+            commit=None if folder == Path(repo) else folder.name,
+            dtype=compute_dtype(self.checkpoint, self.config),
+            manifest=self.manifest(),
+            shards=len(self.shards),
+            plugins=loaded_plugins(),
+        )
 
     def rows(self, number: int) -> Any:
         """Tokens [documents, context] of one shard."""

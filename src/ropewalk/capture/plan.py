@@ -42,7 +42,7 @@ def costs(study: Study, jobs: Sequence[Job], sources: Sequence[SourceJob] = ()) 
 
     In the order of the study. Datasets of vectors have no model to run: neither tokens nor weights.
     """
-    rows = {cost.label: cost for cost in (*(_cost(study, job) for job in jobs), *map(_source_cost, sources))}
+    rows = {one.label: one for one in (*(cost(study, job) for job in jobs), *map(_source_cost, sources))}
     return [rows[checkpoint.label] for checkpoint in study.checkpoints if checkpoint.label in rows]
 
 
@@ -96,7 +96,8 @@ def _source_cost(source: SourceJob) -> Cost:
     )
 
 
-def _cost(study: Study, job: Job) -> Cost:
+def cost(study: Study, job: Job) -> Cost:
+    """What one checkpoint costs, from its configuration alone."""
     text: Any = job.config.get_text_config(decoder=True)
     layers, queries = _number(text, "num_hidden_layers", 1), _number(text, "num_attention_heads", 1)
     keys = _number(text, "num_key_value_heads", queries)

@@ -4,28 +4,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from torch import nn
-
-from ropewalk.capture.collector import Collection, collect
+from ropewalk.capture.account import Account, Engine, InOneProcess, publish
 from ropewalk.capture.jobs import Job, check_inputs, prepare_jobs
-from ropewalk.capture.manifest import MODEL_FACTS, known_manifest, model_facts, write_manifest
+from ropewalk.capture.manifest import MODEL_FACTS, known_manifest
 from ropewalk.capture.nulls import with_nulls
 from ropewalk.capture.plan import describe
-from ropewalk.capture.readiness import make_ready
-from ropewalk.capture.settings import choose_heads
-from ropewalk.capture.shards import capture_folder, shard_path, shard_versions, write_shard
-from ropewalk.capture.stored import StoredCapture
+from ropewalk.capture.shards import capture_folder, shard_versions
 from ropewalk.capture.vectors import SourceJob, prepare_sources, run_source
+from ropewalk.capture.work import Bench
+from ropewalk.capture.working import clear_notes, working
 from ropewalk.errors import RopewalkError
 from ropewalk.files import check_writable
-from ropewalk.models.layout import Head, Layout
-from ropewalk.models.loading import load_model
 from ropewalk.ownership import check_owner
-from ropewalk.progress import Progress, logger
+from ropewalk.progress import logger
 from ropewalk.record import is_recorded, note_versions, write_record
-from ropewalk.statistics.base import layers_of
-from ropewalk.study import Capture, Study
+from ropewalk.study import Study
 
 
 @dataclass(frozen=True)
@@ -50,12 +45,19 @@ class Work:
 
 
 def capture_study(
-    study: Study, *, only: Sequence[str] = (), shards: Sequence[int] | None = None, adopt: bool = False
+    study: Study,
+    *,
+    only: Sequence[str] = (),
+    shards: Sequence[int] | None = None,
+    adopt: bool = False,
+    engine: Engine | None = None,
 ) -> None:
     """Compute the missing shards of a study; finished ones are kept, those of other inputs refused.
 
     `only` names checkpoints (by name or label) and `shards` numbers, for a part of the work on one machine of many.
     The results folder must be new, empty or of this study; `adopt` takes over one of a study that was moved and edited.
+    `engine` computes the shards: this process by default. Those that fail are an `UnfinishedError` when all others are
+    done.
     """
     study = with_nulls(study)
     wanted = _wanted(study, only)
@@ -72,8 +74,7 @@ def capture_study(
     # Datasets first: reading them is quick, and a mistake in one shows before a model runs for hours.
     for source in work.sources:
         run_source(source)
-    for number, job in enumerate(work.wanted_jobs, 1):
-        run_job(job, study.capture, f"{job.checkpoint.label} ({number}/{len(work.wanted_jobs)})", shards)
+    _compute(study, work.wanted_jobs, shards, engine or InOneProcess())
     folders = {one.name: capture_folder(study.folder, one.slug) for one in study.checkpoints}
     note_versions(study.folder, {name: shard_versions(folder) for name, folder in folders.items()})
 
@@ -107,53 +108,30 @@ def _prepare(study: Study, wanted: set[str], *, adopt: bool, scratch: Path | Non
     return Work(wanted, prepare_jobs(study, inputs, adopt=adopt, scratch=scratch), sources)
 
 
-def run_job(job: Job, capture: Capture, label: str, shards: Sequence[int] | None = None) -> None:
-    """Compute the missing shards of one checkpoint and, when none is missing any more, publish what statistics keep."""
-    missing = job.missing(shards)
-    manifest = job.manifest()
-    known = known_manifest(job.folder)
-    if known is not None and any(known.get(name) != manifest[name] for name in ("model", "settings")):
-        known = None
-    if missing or known is None:
-        model = load_model(job.checkpoint, job.config)
-        ready = make_ready(model, job.checkpoint.label, job.checkpoint.context, capture.pre_rope)
-        heads = choose_heads(ready.layout, capture)
-        write_manifest(job.folder, manifest | model_facts(ready.layout, heads, ready.dtype, ready.proof))
+def _compute(study: Study, jobs: Sequence[Job], shards: Sequence[int] | None, engine: Engine) -> None:
+    """Let an engine compute what is missing of jobs, or those of it that are among `shards`."""
+    orders, wanted = [], {}
+    for number, job in enumerate(jobs, 1):
+        order = job.order(study.capture, f"{job.checkpoint.label} ({number}/{len(jobs)})")
+        missing = job.missing(shards)
         if missing:
-            _compute(job, capture, label, missing, model, ready.layout, heads)
-        del model
-    else:
-        # What only the model can tell is as it was told when the shards were made.
-        write_manifest(job.folder, manifest | {name: known[name] for name in MODEL_FACTS if name in known})
-        logger.info("%s: %d shards were there already", label, len(job.shards))
-    if not job.missing():
-        captured = StoredCapture(job.folder, job.checkpoint.label)
-        for statistic in job.statistics:
-            statistic.publish(captured, job.folder)
+            orders.append(order)
+            wanted[order.name] = missing
+        else:
+            order.write_manifest(_known_facts(job) or Bench(order).facts)
+            logger.info("%s: %d shards were there already", order.label, len(job.shards))
+            publish(job)
+    clear_notes(study.folder)
+    with working(study.folder, engine.name) as note:
+        account = Account(study, jobs, orders, wanted, note)
+        with account.progress:
+            engine.run(account)
+    account.check()
 
 
-def _compute(
-    job: Job,
-    capture: Capture,
-    label: str,
-    missing: Sequence[int],
-    model: nn.Module,
-    layout: Layout,
-    heads: Sequence[Head],
-) -> None:
-    context = job.checkpoint.context
-    collection = Collection(layout, heads, job.statistics, job.scope, capture.pre_rope)
-    done = job.tokens - sum(len(job.shards[number]) for number in missing) * context
-    with Progress(label, job.tokens, done) as progress:
-        for number in missing:
-            note = f"shard {number + 1}/{len(job.shards)}"
-            sums = collect(
-                model,
-                collection,
-                job.rows(number),
-                first_document=job.shards[number].start,
-                batch=max(1, capture.batch_tokens // context),
-                advance=lambda tokens, note=note: progress.advance(tokens, note),  # type: ignore[misc]
-            )
-            write_shard(shard_path(job.folder, number), sums, layers_of(layout, heads), job.provenance(number))
-    logger.info("%s: %d shards of %d heads done", label, len(missing), len(heads))
+def _known_facts(job: Job) -> dict[str, Any] | None:
+    """What only the model can tell, as it was told when the shards were made; None where that is not known."""
+    known, manifest = known_manifest(job.folder), job.manifest()
+    if known is None or any(known.get(name) != manifest[name] for name in ("model", "settings")):
+        return None
+    return {name: known[name] for name in MODEL_FACTS if name in known}

@@ -61,7 +61,14 @@ def write_shard(
     provenance: Provenance,
     versions: Versions | None = None,
 ) -> None:
-    """Write the sums of a group of documents, by (statistic, layer), atomically.
+    """Write the sums of a group of documents, by (statistic, layer), atomically; see `shard_bytes`."""
+    write_bytes(path, shard_bytes(sums, heads, provenance, versions))
+
+
+def shard_bytes(
+    sums: ShardSums, heads: Sequence[LayerHeads], provenance: Provenance, versions: Versions | None = None
+) -> bytes:
+    """A shard as it stands on disk, sealed: the sums of a group of documents, by (statistic, layer).
 
     `versions` are those of the libraries that made the sums: the installed ones unless they were made earlier.
     """
@@ -76,7 +83,7 @@ def write_shard(
     made = installed() if versions is None else versions
     marks = {"seal": BLANK, "format": FORMAT, "versions": made, **asdict(provenance)}
     # One entry: the order of several is not fixed in the file, and the same shard should be the same bytes.
-    write_bytes(path, seal(save(arrays, metadata={"ropewalk": json.dumps(marks)})))
+    return seal(save(arrays, metadata={"ropewalk": json.dumps(marks)}))
 
 
 def missing_shards(folder: Path, provenances: Mapping[int, Provenance], of: int, documents: int) -> list[int]:

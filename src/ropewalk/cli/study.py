@@ -1,12 +1,14 @@
 """Commands that run a study, or a part of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ropewalk.cli.base import FilePath, FolderPath, cli
+from ropewalk.errors import RopewalkError
+from ropewalk.placement import ENGINES
 
 
 def results_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -14,6 +16,20 @@ def results_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--adopt", is_flag=True, help="Take over the results of this study from before it was moved."),
         click.option("--results", type=FolderPath, help="Results folder, in place of the one that the study names."),
+    ):
+        command = option(command)
+    return command
+
+
+def engine_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that say where shards are computed."""
+    for option in (
+        click.option("--wait", is_flag=True, help="With slurm: stay until its jobs are done."),
+        click.option("--address", help="With ray: the cluster to join (`auto` finds one); else one is started here."),
+        click.option("--workers", type=click.IntRange(1, 10_000), metavar="N", help="How many shards at once."),
+        click.option(
+            "--engine", type=click.Choice(ENGINES), help="Where shards are computed, if not as the study says."
+        ),
     ):
         command = option(command)
     return command
@@ -34,8 +50,9 @@ def demo(results: Path | None) -> None:
 @cli.command(example="ropewalk run configs/smollm3_training_progress.yaml --dry-run")
 @click.argument("study", type=FilePath)
 @click.option("--dry-run", is_flag=True, help="Print the plan (tokens, shards, memory, disk) and stop.")
+@engine_options
 @results_options
-def run(study: Path, dry_run: bool, results: Path | None, adopt: bool) -> None:
+def run(study: Path, dry_run: bool, results: Path | None, adopt: bool, wait: bool, **placement: Any) -> None:
     """Run a whole STUDY, or what is left of it.
 
     Capture, tables, figures, report. A run that was stopped goes on where it was.
@@ -46,9 +63,14 @@ def run(study: Path, dry_run: bool, results: Path | None, adopt: bool) -> None:
     if dry_run:
         _print_plan(loaded, adopt)
         return
+    from ropewalk.capture.account import ComputedElsewhereError
     from ropewalk.pipeline import run_study
 
-    run_study(loaded, adopt=adopt)
+    try:
+        run_study(loaded, adopt=adopt, engine=_engine(loaded, placement, wait))
+    except ComputedElsewhereError as told:
+        click.echo(str(told))
+        return
     _print_results(loaded.folder)
 
 
@@ -57,9 +79,17 @@ def run(study: Path, dry_run: bool, results: Path | None, adopt: bool) -> None:
 @click.option("--checkpoint", "only", multiple=True, metavar="LABEL", help="Only this checkpoint; may be given again.")
 @click.option("--shard", "shards", multiple=True, type=int, metavar="N", help="Only this shard; may be given again.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
+@engine_options
 @results_options
 def capture(
-    study: Path, only: Sequence[str], shards: Sequence[int], dry_run: bool, results: Path | None, adopt: bool
+    study: Path,
+    only: Sequence[str],
+    shards: Sequence[int],
+    dry_run: bool,
+    results: Path | None,
+    adopt: bool,
+    wait: bool,
+    **placement: Any,
 ) -> None:
     """Compute the missing shards of a STUDY.
 
@@ -71,9 +101,43 @@ def capture(
     if dry_run:
         _print_plan(loaded, adopt)
         return
+    from ropewalk.capture.account import ComputedElsewhereError
     from ropewalk.capture.run import capture_study
 
-    capture_study(loaded, only=only, shards=shards or None, adopt=adopt)
+    engine = _engine(loaded, placement, wait)
+    try:
+        capture_study(loaded, only=only, shards=shards or None, adopt=adopt, engine=engine)
+    except ComputedElsewhereError as told:
+        click.echo(str(told))
+
+
+@cli.command(example="ropewalk status results/miniature")
+@click.argument("results", type=FolderPath)
+def status(results: Path) -> None:
+    """Tell which shards in a RESULTS folder are done, running, queued or missing.
+
+    Whatever computes them, and while it does.
+    """
+    from ropewalk.status import describe_status
+
+    click.echo(describe_status(results))
+
+
+def _engine(study: Any, options: Mapping[str, Any], wait: bool) -> Any:
+    """The engine of a study, with what was said otherwise on the command line."""
+    from ropewalk.engines import choose_engine
+    from ropewalk.placement import Placement
+    from ropewalk.validation import validated
+
+    said = {"name": options["engine"], "workers": options["workers"], "address": options["address"]}
+    said = {name: value for name, value in said.items() if value is not None}
+    # Settings of another engine than the study's have no meaning here.
+    same = said.get("name", study.engine.name) == study.engine.name
+    stated = study.engine.model_dump(exclude_unset=True) if same else {}
+    placement = validated(Placement, {**stated, **said}, "engine")
+    if wait and placement.name != "slurm":
+        raise RopewalkError(f"--wait goes with --engine slurm: `{placement.name}` is always waited for")
+    return choose_engine(placement, wait=wait)
 
 
 def _print_plan(study: Any, adopt: bool) -> None:

@@ -30,6 +30,7 @@ RESERVED = ("heads",)
 """Names that shards use for something else."""
 
 _registered: dict[str, type[Statistic]] = {}
+_plugins: dict[Path, None] = {}
 _Class = TypeVar("_Class", bound=type[Statistic])
 
 
@@ -58,13 +59,21 @@ def register(name: str) -> Callable[[_Class], _Class]:
 
 
 def load_plugin(path: Path) -> None:
-    """Import a Python file that registers statistics. It runs with all rights of the user who names it."""
+    """Import a Python file that registers statistics, once. It runs with all rights of the user who names it."""
+    if path.absolute() in _plugins:
+        return
     if not path.is_file():
         raise RopewalkError(f"no plugin at {path}: give the path of a Python file that registers statistics")
     spec = importlib.util.spec_from_file_location(f"ropewalk_plugin_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise RopewalkError(f"{path} is not a Python file: a plugin's name ends in .py")
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    _plugins[path.absolute()] = None
+
+
+def loaded_plugins() -> tuple[Path, ...]:
+    """The files that were imported, in their order: another process that computes the same needs them too."""
+    return tuple(_plugins)
 
 
 def find(name: str) -> type[Statistic]:

@@ -1,0 +1,174 @@
+"""The account of a capture while it is computed: what is wanted, begun, done and failed, wherever it is computed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ropewalk.capture.jobs import Job
+from ropewalk.capture.plan import Cost, cost
+from ropewalk.capture.shards import shard_path
+from ropewalk.capture.stored import StoredCapture
+from ropewalk.capture.work import Bench, Order, Piece
+from ropewalk.capture.working import Working
+from ropewalk.errors import RopewalkError
+from ropewalk.files import CannotWriteError, write_bytes
+from ropewalk.progress import Progress, logger
+from ropewalk.study import Study
+from ropewalk.text import count, cut, spans
+
+MOST_TOLD = 10
+"""Failures that a message lists."""
+
+
+class UnfinishedError(RopewalkError):
+    """Shards that could not be computed; all others are."""
+
+
+class ComputedElsewhereError(RopewalkError):
+    """Shards that other machines compute now, without anybody who waits for them."""
+
+
+class Account:
+    """What is wanted of a study, as orders, and what became of it.
+
+    An engine takes orders and pieces from it and tells it what happens; it writes manifests and shards that were sent
+    back, shows progress, and publishes what statistics keep of a checkpoint when its last shard is there.
+    `wanted` has the numbers of the shards to compute, by the name of their checkpoint.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        jobs: Sequence[Job],
+        orders: Sequence[Order],
+        wanted: Mapping[str, Sequence[int]],
+        note: Working,
+    ) -> None:
+        self.study, self.note = study, note
+        self.orders = list(orders)
+        self.wanted = {order.name: list(wanted[order.name]) for order in orders}
+        self._jobs = {job.checkpoint.name: job for job in jobs}
+        self._left = {name: set(numbers) for name, numbers in self.wanted.items()}
+        self._opened: set[str] = set()
+        self._seen: dict[tuple[str, int], int] = {}
+        self._failures: list[str] = []
+        self._broken: set[str] = set()
+        total = sum(self._jobs[order.name].tokens for order in orders)
+        left = sum(self._tokens(order, number) for order in orders for number in self.wanted[order.name])
+        self.progress = Progress(study.name, total, total - left)
+
+    def piece(self, order: Order, number: int) -> Piece:
+        """What is needed to compute one shard of an order."""
+        job = self._jobs[order.name]
+        return Piece(number, job.shards[number].start, np.array(job.rows(number)), job.provenance(number))
+
+    def opened(self, order: Order, facts: Mapping[str, Any]) -> None:
+        """A model is loaded: its facts are those of the manifest. Of several workers, the first one tells them."""
+        if order.name not in self._opened:
+            order.write_manifest(facts)
+            self._opened.add(order.name)
+
+    def cost(self, order: Order) -> Cost:
+        """What the plan says of an order."""
+        return cost(self.study, self._jobs[order.name])
+
+    def begun(self, order: Order, number: int) -> None:
+        """A shard is being computed."""
+        self._seen[order.name, number] = 0
+        self.note.begin(order.name, number)
+
+    def advanced(self, order: Order, number: int, tokens: int) -> None:
+        """Tokens of a shard are done."""
+        self._seen[order.name, number] += tokens
+        self.progress.advance(tokens, f"{order.label}, shard {number + 1}/{order.shards}")
+
+    def dropped(self, order: Order, number: int) -> None:
+        """A shard is not being computed any more, and is not there: what was counted of it is not done."""
+        self.progress.add(-self._seen.pop((order.name, number)))
+        self.note.end(order.name, number)
+
+    def done(self, order: Order, number: int, data: bytes | None = None) -> None:
+        """A shard is there, or came back as bytes and is written."""
+        if data is not None:
+            write_bytes(shard_path(order.folder, number), data)
+        self.progress.add(self._tokens(order, number) - self._seen.pop((order.name, number)))
+        self.note.end(order.name, number)
+        self._settle(order, [number])
+
+    def failed(self, order: Order, numbers: Sequence[int], sentence: str) -> None:
+        """Shards cannot be computed; the sentence says why."""
+        which = f"shard{'s' if len(numbers) > 1 else ''} {spans(numbers)} of {order.shards}"
+        self._broken.add(order.name)
+        self._failures.append(f"{order.checkpoint.label}, {which}: {sentence}")
+        logger.error("%s, %s: failed: %s", order.checkpoint.label, which, sentence)
+        self._settle(order, numbers)
+
+    def check(self) -> None:
+        """Stop with what failed, if anything did."""
+        if len(self._failures) == 1:
+            raise UnfinishedError(self._failures[0])
+        if self._failures:
+            told = [cut(failure, 500) for failure in self._failures[:MOST_TOLD]]
+            more = len(self._failures) - len(told)
+            lines = [f"{count(len(self._failures), 'failure')}; all other shards are done:", *told]
+            raise UnfinishedError("\n".join([*lines, *([f"and {more} more, named above"] if more else [])]))
+
+    def _tokens(self, order: Order, number: int) -> int:
+        return len(self._jobs[order.name].shards[number]) * order.checkpoint.context
+
+    def _settle(self, order: Order, numbers: Sequence[int]) -> None:
+        """Nothing more will come of these shards; with the last ones, a checkpoint is ended."""
+        left = self._left[order.name]
+        left.difference_update(numbers)
+        if not left and order.name not in self._broken:
+            logger.info("%s: %s done", order.label, count(len(self.wanted[order.name]), "shard"))
+            publish(self._jobs[order.name])
+
+
+def publish(job: Job) -> None:
+    """Lay out what statistics keep beside the shards of a checkpoint, if all are there."""
+    if not job.missing():
+        captured = StoredCapture(job.folder, job.checkpoint.label)
+        for statistic in job.statistics:
+            statistic.publish(captured, job.folder)
+
+
+class Engine(Protocol):
+    """What computes the shards of an account."""
+
+    name: str
+
+    def run(self, account: Account) -> None:
+        """Compute everything that the account wants, and tell it all that happens."""
+
+
+class InOneProcess:
+    """The plainest engine: one checkpoint after the other, here."""
+
+    name = "local"
+
+    def run(self, account: Account) -> None:
+        """Compute everything that the account wants."""
+        for order in account.orders:
+            try:
+                bench = Bench(order)
+            except CannotWriteError:
+                raise
+            except RopewalkError as error:
+                account.failed(order, account.wanted[order.name], str(error))
+                continue
+            account.opened(order, bench.facts)
+            for number in account.wanted[order.name]:
+                account.begun(order, number)
+                try:
+                    data = bench.shard(
+                        account.piece(order, number),
+                        lambda tokens, order=order, number=number: account.advanced(order, number, tokens),  # type: ignore[misc]
+                    )
+                except RopewalkError as error:
+                    account.dropped(order, number)
+                    account.failed(order, [number], str(error))
+                else:
+                    account.done(order, number, data)
+            del bench

@@ -1,0 +1,41 @@
+"""What a worker of any engine does: it keeps a model loaded and computes shards of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ropewalk.capture.shards import shard_path
+from ropewalk.capture.work import Bench, Order, Piece
+from ropewalk.files import write_bytes
+
+
+class Hand:
+    """A worker: it has the model of one order loaded at a time, on its own device if it has one."""
+
+    def __init__(self, device: str | None = None) -> None:
+        self._device = device
+        self._bench: Bench | None = None
+
+    def open(self, order: Order) -> Mapping[str, Any] | None:
+        """Load the model of an order; what it tells for the manifest, or None if it was loaded already."""
+        if self._bench is not None and self._bench.order.name == order.name:
+            return None
+        # The old model goes before the new one comes.
+        self._bench = None
+        checkpoint = order.checkpoint
+        if self._device is not None and checkpoint.device_map is None and checkpoint.device in ("auto", "cuda"):
+            order = replace(order, checkpoint=checkpoint.model_copy(update={"device": self._device}))
+        self._bench = Bench(order)
+        return self._bench.facts
+
+    def shard(self, piece: Piece, advance: Callable[[int], None]) -> bytes:
+        """A shard of the open order, as bytes."""
+        if self._bench is None:
+            raise RuntimeError("no order is open")
+        return self._bench.shard(piece, advance)
+
+    def write(self, piece: Piece, advance: Callable[[int], None]) -> None:
+        """Compute a shard of the open order and write it where it belongs."""
+        data = self.shard(piece, advance)
+        if self._bench is not None:
+            write_bytes(shard_path(self._bench.order.folder, piece.number), data)

@@ -1,0 +1,59 @@
+"""Workers of engines: what they wrote, and killing them."""
+
+import os
+import random
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+BEFORE_KILL = 6.0
+"""Seconds between two kills at most: longer than a worker takes to start and compute some shards."""
+
+
+def captured(folder: Path) -> dict[str, bytes]:
+    """What stands in the folders of the checkpoints of a results folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("captures/**/*") if path.is_file()}
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process started and those that these did."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, IndexError):
+            if int(path.read_text().rsplit(")", 1)[1].split()[1]) == pid:
+                found += [int(path.parent.name), *children_of(int(path.parent.name))]
+    return found
+
+
+def _is_worker(pid: int, mark: bytes) -> bool:
+    with suppress(OSError):
+        return mark in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+class Killer(threading.Thread):
+    """Kills a worker of this process (known by a `mark` in its command) at random moments, so many times."""
+
+    def __init__(self, chance: random.Random, *, kills: int, mark: bytes = b"spawn_main") -> None:
+        super().__init__(daemon=True)
+        self._chance, self._kills, self._mark = chance, kills, mark
+        self._over = threading.Event()
+        self.killed = 0
+
+    def run(self) -> None:
+        """Kill until it is enough, or over."""
+        while self.killed < self._kills and not self._over.wait(self._chance.uniform(0, BEFORE_KILL)):
+            workers = [pid for pid in children_of(os.getpid()) if _is_worker(pid, self._mark)]
+            if workers:
+                with suppress(ProcessLookupError):
+                    os.kill(self._chance.choice(workers), signal.SIGKILL)
+                    self.killed += 1
+
+    def __enter__(self) -> "Killer":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join()

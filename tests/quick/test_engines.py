@@ -1,0 +1,426 @@
+"""Engines without their machines: who takes which shard, what is done when a worker is lost, what is submitted."""
+
+import json
+import os
+import platform
+import random
+import stat
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from helpers.command import Run
+from ropewalk.capture import working as notes
+from ropewalk.capture.account import ComputedElsewhereError, UnfinishedError
+from ropewalk.capture.plan import Cost
+from ropewalk.capture.run import capture_study
+from ropewalk.capture.work import Bench, Order, Piece
+from ropewalk.capture.working import Working, clear_notes, workers, working
+from ropewalk.engines import choose_engine
+from ropewalk.engines.crew import Advanced, Crew, Done, Event, Failed, Lost, Opened, conduct
+from ropewalk.engines.hand import Hand
+from ropewalk.engines.needs import memory_of, minutes_of
+from ropewalk.engines.schedule import ATTEMPTS, Schedule, Task
+from ropewalk.engines.submissions import read_submissions
+from ropewalk.errors import RopewalkError
+from ropewalk.files import CannotWriteError
+from ropewalk.placement import Placement
+from ropewalk.status import study_status
+from ropewalk.study import Study
+from ropewalk.studyfile import parse_study
+from ropewalk.validation import validated
+
+WANTED = {"a": [0, 1, 2, 3], "b": [0, 1]}
+
+
+def shards(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.glob("captures/*/*"))
+        if path.is_file()
+    }
+
+
+def test_a_worker_stays_with_its_checkpoint_and_then_helps_where_most_is_left() -> None:
+    schedule = Schedule(WANTED)
+    assert schedule.take(0, None) == Task("a", 0)
+    # Nobody is at b yet: two wait for one worker there, three for two at a.
+    assert schedule.take(1, None) == Task("b", 0)
+    assert schedule.take(2, None) == Task("a", 1)
+    schedule.done(Task("a", 0))
+    assert schedule.take(0, "a") == Task("a", 2)
+    schedule.done(Task("b", 0))
+    assert schedule.take(1, "b") == Task("b", 1)
+    schedule.done(Task("b", 1))
+    assert schedule.take(1, "b") == Task("a", 3)
+    assert schedule.take(3, None) is None
+    assert not schedule.is_over
+    for number in (1, 2, 3):
+        schedule.done(Task("a", number))
+    assert schedule.is_over
+
+
+def test_a_shard_that_is_lost_again_and_again_is_given_up_alone() -> None:
+    schedule = Schedule(WANTED)
+    for _ in range(ATTEMPTS - 1):
+        assert schedule.take(0, "a") == Task("a", 0)
+        assert schedule.again(Task("a", 0), opened=True) == []
+    assert schedule.take(0, "a") == Task("a", 0)
+    assert schedule.again(Task("a", 0), opened=True) == [0]
+    assert schedule.take(0, "a") == Task("a", 1)
+
+
+def test_a_model_that_is_never_loaded_is_given_up_with_all_its_shards() -> None:
+    schedule = Schedule(WANTED)
+    given_up = []
+    for _ in range(ATTEMPTS):
+        task = schedule.take(0, "a")
+        assert task is not None
+        given_up = schedule.again(task, opened=False)
+    assert given_up == [0, 1, 2, 3]
+    assert schedule.take(0, "a") == Task("b", 0)
+
+
+class Rehearsed(Crew):
+    """A crew in this process that computes for real and fails as it is told, before or after loading the model."""
+
+    def __init__(self, size: int, fails: Any) -> None:
+        self.size = size
+        self._fails = fails
+        self._hands = [Hand() for _ in range(size)]
+        self._given: list[tuple[int, Order, Piece]] = []
+        self.computed: Counter[tuple[str, int]] = Counter()
+
+    def give(self, worker: int, order: Order, piece: Piece) -> None:
+        self._given.append((worker, order, piece))
+
+    def events(self) -> Iterator[Event]:
+        worker, order, piece = self._given.pop(0)
+        event = self._fails(worker, order.name, piece.number, "before")
+        if event is None:
+            facts = self._hands[worker].open(order.pinned())
+            if facts is not None:
+                yield Opened(worker, facts)
+            yield Advanced(worker, order.checkpoint.context)
+            event = self._fails(worker, order.name, piece.number, "after")
+        if event is not None:
+            if isinstance(event, Lost):
+                self._hands[worker] = Hand()
+            yield event
+            return
+        self.computed[order.name, piece.number] += 1
+        yield Done(worker, self._hands[worker].shard(piece, lambda _: None))
+
+
+class Rehearsal:
+    """An engine of a rehearsed crew."""
+
+    name = "rehearsal"
+
+    def __init__(self, crew: Rehearsed) -> None:
+        self.crew = crew
+
+    def run(self, account: Any) -> None:
+        conduct(self.crew, account)
+
+
+@pytest.fixture
+def whole(study_data: dict[str, Any], tmp_path: Path) -> dict[str, bytes]:
+    """The shards and manifests of the study, computed in one process."""
+    study = parse_study({**study_data, "results": str(tmp_path / "whole")})
+    capture_study(study)
+    return shards(study.folder)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_workers_that_are_lost_at_random_leave_the_same_bytes(
+    study_data: dict[str, Any], whole: dict[str, bytes], size: int
+) -> None:
+    chance, lost = random.Random(size), Counter[tuple[str, int]]()
+
+    def fails(worker: int, name: str, number: int, when: str) -> Event | None:
+        # One less than would give it up.
+        if lost[name, number] < ATTEMPTS - 1 and when == "after" and chance.random() < 0.5:
+            lost[name, number] += 1
+            return Lost(worker, "gone")
+        return None
+
+    crew = Rehearsed(size, fails)
+    study = parse_study(study_data)
+    capture_study(study, engine=Rehearsal(crew))
+    assert lost.total() > 2
+    assert set(crew.computed.values()) == {1}
+    assert shards(study.folder) == whole
+    assert not (study.folder / notes.WORKING).exists()
+
+
+def test_a_shard_that_always_fails_is_named_and_the_rest_is_finished(
+    study_data: dict[str, Any], whole: dict[str, bytes]
+) -> None:
+    tries: Counter[tuple[str, int]] = Counter()
+
+    def fails(worker: int, name: str, number: int, when: str) -> Event | None:
+        if (name, number, when) == ("first", 1, "after"):
+            tries[name, number] += 1
+            return Failed(worker, "ValueError: of the third kind", final=False)
+        if (name, number, when) == ("second", 0, "after"):
+            tries[name, number] += 1
+            return Failed(worker, "head 3 has NaN: take another", final=True)
+        return None
+
+    study = parse_study(study_data)
+    with pytest.raises(UnfinishedError) as stopped:
+        capture_study(study, engine=Rehearsal(Rehearsed(2, fails)))
+    message = str(stopped.value)
+    assert "A, shard 1 of 4: ValueError: of the third kind (in each of 3 attempts)" in message
+    assert "B, shard 0 of 4: head 3 has NaN: take another" in message
+    assert tries == {("first", 1): ATTEMPTS, ("second", 0): 1}
+    missing = {"captures/first/shard-0001.safetensors", "captures/second/shard-0000.safetensors"}
+    assert shards(study.folder) == {name: data for name, data in whole.items() if name not in missing}
+    # The same again, with nothing in its way, does what is left.
+    capture_study(study)
+    assert shards(study.folder) == whole
+
+
+def test_a_model_that_cannot_be_loaded_does_not_keep_the_others(study_data: dict[str, Any]) -> None:
+    def fails(worker: int, name: str, number: int, when: str) -> Event | None:
+        return Failed(worker, "no such weights", final=True) if (name, when) == ("first", "before") else None
+
+    study = parse_study(study_data)
+    with pytest.raises(UnfinishedError, match=r"^A, shards 0-3 of 4: no such weights$"):
+        capture_study(study, engine=Rehearsal(Rehearsed(2, fails)))
+    assert len(list(study.folder.glob("captures/second/shard-*"))) == 4
+
+
+def test_what_cannot_be_written_stops_everything(study_data: dict[str, Any]) -> None:
+    crew = Rehearsed(2, lambda worker, *_: Failed.of(worker, CannotWriteError("no space left for it")))
+    study = parse_study(study_data)
+    with pytest.raises(CannotWriteError, match="no space left"):
+        capture_study(study, engine=Rehearsal(crew))
+    assert not list(study.folder.glob("captures/*/shard-*"))
+    assert not (study.folder / notes.WORKING).exists()
+
+
+def test_in_one_process_a_checkpoint_that_fails_does_not_keep_the_others(
+    study_data: dict[str, Any], monkeypatch: pytest.MonkeyPatch, whole: dict[str, bytes]
+) -> None:
+    real = Bench.shard
+
+    def shard(bench: Bench, piece: Piece, *rest: Any) -> bytes:
+        if (bench.order.name, piece.number) == ("first", 2):
+            raise RopewalkError("layer 1 head 0 has NaN: mend it")
+        return real(bench, piece, *rest)
+
+    monkeypatch.setattr(Bench, "shard", shard)
+    study = parse_study(study_data)
+    with pytest.raises(UnfinishedError, match=r"^A, shard 2 of 4: layer 1 head 0 has NaN: mend it$"):
+        capture_study(study)
+    assert len(shards(study.folder)) == len(whole) - 1
+
+
+def test_another_machine_with_other_weights_is_refused(study_data: dict[str, Any]) -> None:
+    study, seen = parse_study(study_data), []
+
+    class Elsewhere:
+        name = "elsewhere"
+
+        def run(self, account: Any) -> None:
+            seen.append(account.orders[0].pinned())
+
+    capture_study(study, engine=Elsewhere())
+    (order,) = seen
+    assert Path(order.checkpoint.repo).is_absolute()
+    assert order.checkpoint.dtype == "float32"
+    Bench(replace(order, host="elsewhere"))
+    with pytest.raises(RopewalkError, match=r"is another model on .* than on elsewhere"):
+        Bench(replace(order, host="elsewhere", model="other"))
+    with pytest.raises(RopewalkError, match=r"the study was started by 0\.0"):
+        Bench(replace(order, version="0.0"))
+
+
+def test_an_engine_is_no_part_of_what_results_are(study_data: dict[str, Any], tmp_path: Path) -> None:
+    plain, placed = parse_study(study_data), parse_study({**study_data, "engine": {"name": "ray", "workers": 2}})
+    assert placed.engine == Placement(name="ray", workers=2)
+    assert parse_study({**study_data, "engine": "slurm"}).engine.name == "slurm"
+    assert plain.owner == placed.owner
+    assert plain.model_dump() == placed.model_dump()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"name": "rey"}, "'local', 'ray' or 'slurm'"),
+        ({"name": "local", "address": "auto"}, "`address` is of ray, and the engine is `local`"),
+        ({"name": "ray", "minutes": 3}, "`minutes` is of slurm, and the engine is `ray`"),
+        ({"name": "slurm", "options": {"partition": "a\nb"}}, "`partition` must be text or a number on one line"),
+        ({"name": "slurm", "options": {"setup": ["rm"]}}, "`setup` must be text"),
+        ({"name": "slurm", "options": {"a b": 1}}, "`a b` must be text"),
+        ({"workers": 0}, "greater than 0"),
+    ],
+)
+def test_a_wrong_placement_is_named(data: dict[str, Any], message: str) -> None:
+    with pytest.raises(RopewalkError) as refused:
+        validated(Placement, data, "engine")
+    assert message in str(refused.value)
+
+
+def cost(**changes: Any) -> Cost:
+    facts = {"label": "a", "context": 1024, "documents": 80, "tokens": 80 * 1024, "shards": 8, "done": 0, "heads": 4}
+    return Cost(**{**facts, "weights": 4 * 10**9, "disk": 8 * 10**8, "asked": 4, **changes})
+
+
+def test_memory_and_time_come_from_the_plan() -> None:
+    assert memory_of(cost()) == round(2 * 2**30 + 1.5 * (4e9 + 1e8))
+    # 2 x 10^9 parameters x 81,920 tokens at 10^10 operations a second: 273 minutes, and ten more.
+    assert minutes_of(cost(), 8, cpus=1, gpus=0) == 290
+    assert minutes_of(cost(), 4, cpus=1, gpus=0) == 150
+    assert minutes_of(cost(), 8, cpus=8, gpus=0) == 50
+    assert minutes_of(cost(), 8, cpus=1, gpus=1) == 20
+
+
+def test_notes_tell_who_works_as_long_as_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with working(tmp_path, "local") as note:
+        note.begin("a", 1)
+        note.begin("b", 0)
+        (found,) = workers(tmp_path)
+        assert (found.engine, found.host, found.pid) == ("local", platform.node(), os.getpid())
+        assert found.shards == {"a": [1], "b": [0]}
+        note.end("a", 1)
+        assert workers(tmp_path)[0].shards == {"b": [0]}
+    assert workers(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+    # One that was killed here is known by its process, one elsewhere by its silence.
+    child = os.fork()
+    if child == 0:
+        Working(tmp_path, "local").write()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert len(list(tmp_path.rglob("*.json"))) == 1
+    assert workers(tmp_path) == []
+    clear_notes(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with working(tmp_path, "ray") as note:
+        monkeypatch.setattr(notes.platform, "node", lambda: "elsewhere")
+        assert len(workers(tmp_path)) == 1
+        long_ago = time.time() - notes.SILENCE - 1
+        os.utime(note.path, (long_ago, long_ago))
+        assert workers(tmp_path) == []
+
+
+def test_status_tells_done_running_and_missing(study_data: dict[str, Any], run: Run, tmp_path: Path) -> None:
+    study = parse_study(study_data)
+    capture_study(study, shards=[0, 2])
+    with working(study.folder, "local") as note:
+        note.begin("second", 1)
+        first, second = study_status(study.folder)
+        assert (first.done, first.running, first.missing) == ((0, 2), (), (1, 3))
+        assert (second.done, second.running, second.missing) == ((0, 2), (1,), (3,))
+        said = run("status", str(study.folder))[1]
+        assert any(
+            line.split() == ["A", "4", "2", "(0,", "2)", "0", "0", "2", "(1,", "3)"] for line in said.splitlines()
+        )
+        assert "in all: 4 of 8 shards done, 1 running, 0 queued, 3 missing" in said
+        assert f"at work: local, process {os.getpid()} on {platform.node()}" in said
+    assert "nobody computes the missing ones: `ropewalk run STUDY` goes on" in run("status", str(study.folder))[1]
+    code, _, said = run("status", str(tmp_path))
+    assert code == 2
+    assert "is not a results folder" in said
+
+
+SBATCH = """#!{python}
+import json, pathlib, sys
+home = pathlib.Path(__file__).parent
+state = json.loads((home / "state.json").read_text())
+if pathlib.Path(sys.argv[0]).name == "sbatch":
+    (home / f"script-{{len(state)}}.sh").write_text(pathlib.Path(sys.argv[1]).read_text())
+    state[str(100 + len(state))] = "PENDING"
+    (home / "state.json").write_text(json.dumps(state))
+    print(f"Submitted batch job {{99 + len(state)}}")
+else:
+    print("JobID|State|NodeList")
+    for job, word in state.items():
+        print(f"{{job}}|{{word}}|n1")
+        for element in range(9):
+            print(f"{{job}}_{{element}}|{{word}}|n1")
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Commands of SLURM that keep what they are given, and say of all jobs what `state.json` says."""
+    home = tmp_path / "slurm-commands"
+    home.mkdir()
+    (home / "state.json").write_text("{}")
+    for name in ("sbatch", "srun", "sacct"):
+        (home / name).write_text(SBATCH.format(python=sys.executable))
+        (home / name).chmod((home / name).stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
+    return home
+
+
+def submit(study: Study) -> str:
+    with pytest.raises(ComputedElsewhereError) as told:
+        capture_study(study, engine=choose_engine(study.engine))
+    return str(told.value)
+
+
+def test_the_script_that_slurm_gets(study_data: dict[str, Any], slurm: Path, run: Run) -> None:
+    options = {"partition": "gpu", "account": "physics", "clusters": "north"}
+    engine = {"name": "slurm", "workers": 4, "gpus": 1, "cpus": 6, "minutes": 90, "memory_gb": 12.5, "options": options}
+    study = parse_study({**study_data, "engine": engine})
+    assert "8 shards of 'small' are with SLURM (4 jobs submitted now)" in submit(study)
+    script = (slurm / "script-0.sh").read_text()
+    for line in (
+        "--array=0-3%4",
+        "--job-name=ropewalk-small",
+        "--partition=gpu",
+        "--account=physics",
+        "--clusters=north",
+        "--gpus-per-node=1",
+        "--cpus-per-task=6",
+        "--mem=13GB",
+        "--time=90",
+    ):
+        assert f"#SBATCH {line}\n" in script
+    jobs = read_submissions(study.folder)
+    assert [(one.job, one.checkpoint, list(one.shards)) for one in jobs] == [
+        ("100_0", "first", [0, 1]),
+        ("100_1", "first", [2, 3]),
+        ("100_2", "second", [0, 1]),
+        ("100_3", "second", [2, 3]),
+    ]
+    # What is under way is not submitted again, and is told to be queued.
+    assert "(0 jobs submitted now)" in submit(study)
+    assert "in all: 0 of 8 shards done, 0 running, 8 queued, 0 missing" in run("status", str(study.folder))[1]
+    # What ended without its shards is; time and memory come from the plan, then.
+    (slurm / "state.json").write_text(json.dumps({"100": "TIMEOUT"}))
+    assert "(2 jobs submitted now)" in submit(parse_study({**study_data, "engine": "slurm"}))
+    script = (slurm / "script-1.sh").read_text()
+    assert "#SBATCH --mem=3GB\n" in script
+    assert "#SBATCH --time=20\n" in script
+    assert "gpu" not in script.replace("gpus-per-node=0", "")
+    # What is computed otherwise in the meantime leaves nothing of the jobs.
+    (slurm / "state.json").write_text(json.dumps({"101": "CANCELLED"}))
+    capture_study(study)
+    capture_study(study, engine=choose_engine(study.engine))
+    assert not (study.folder / "slurm").exists()
+
+
+def test_without_slurm_it_says_so(study_data: dict[str, Any]) -> None:
+    study = parse_study({**study_data, "engine": "slurm"})
+    with pytest.raises(RopewalkError, match=r"SLURM did not take the jobs .*run this where `sbatch` is"):
+        capture_study(study, engine=choose_engine(study.engine))
+
+
+def test_wait_is_of_slurm(study_data: dict[str, Any], run: Run, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study_data))
+    code, _, said = run("capture", str(tmp_path / "study.yaml"), "--results", str(tmp_path / "r"), "--wait")
+    assert code == 2
+    assert "--wait goes with --engine slurm: `local` is always waited for" in said
