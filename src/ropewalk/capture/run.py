@@ -1,14 +1,11 @@
 """Computing the missing shards of a study."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from torch import nn
 
 from ropewalk.capture.collector import Collection, collect
-from ropewalk.capture.jobs import Job, check_inputs, prepare_jobs
+from ropewalk.capture.jobs import Draft, Inputs, Job, check_inputs, draft_jobs, prepare_jobs
 from ropewalk.capture.manifest import MODEL_FACTS, known_manifest, model_facts, write_manifest
 from ropewalk.capture.nulls import with_nulls
 from ropewalk.capture.plan import describe
@@ -28,27 +25,6 @@ from ropewalk.statistics.base import layers_of
 from ropewalk.study import Capture, Study
 
 
-@dataclass(frozen=True)
-class Work:
-    """What a study asks for, checked whole: a job per checkpoint with a model, and one per dataset that is wanted."""
-
-    wanted: set[str]
-    jobs: list[Job]
-    sources: list[SourceJob]
-
-    @property
-    def wanted_jobs(self) -> list[Job]:
-        """The jobs of the checkpoints that are to be computed now."""
-        return [job for job in self.jobs if job.checkpoint.name in self.wanted]
-
-    def check_shards(self) -> None:
-        """Stop at a shard of other inputs, before the record says that the results are this study's."""
-        for job in self.wanted_jobs:
-            job.missing()
-        for source in self.sources:
-            source.missing()
-
-
 def capture_study(
     study: Study, *, only: Sequence[str] = (), shards: Sequence[int] | None = None, adopt: bool = False
 ) -> None:
@@ -58,33 +34,39 @@ def capture_study(
     The results folder must be new, empty or of this study; `adopt` takes over one of a study that was moved and edited.
     """
     study = with_nulls(study)
-    wanted = _wanted(study, only)
-    work = _prepare(study, wanted, adopt=adopt)
-    for job in work.wanted_jobs:
+    # A mark that is damaged is written anew where the record says the same.
+    adopt = adopt or is_recorded(study)
+    inputs, sources = _check(study, only, adopt=adopt)
+    jobs = prepare_jobs(study, inputs, adopt=adopt)
+    for job in jobs:
         for shard in shards or ():
             if not 0 <= shard < len(job.shards):
                 raise RopewalkError(f"there is no shard {shard}: the study has shards 0 to {len(job.shards) - 1}")
-    work.check_shards()
+    _check_shards(jobs, sources)
     # One entry for each tokenizer: all its checkpoints read the same documents.
-    documents = [one.facts() for one in dict.fromkeys(job.documents for job in work.jobs)]
-    origins = [*(job.origins for job in work.jobs), *(source.origins for source in work.sources)]
-    write_record(study.folder, study, documents, origins)
+    documents = [one.facts() for one in dict.fromkeys(job.documents for job in jobs)]
+    origins = [*(job.origins for job in jobs), *(source.origins for source in sources)]
+    write_record(study.folder, study, documents, origins, partial=bool(only))
     # Datasets first: reading them is quick, and a mistake in one shows before a model runs for hours.
-    for source in work.sources:
+    for source in sources:
         run_source(source)
-    for number, job in enumerate(work.wanted_jobs, 1):
-        run_job(job, study.capture, f"{job.checkpoint.label} ({number}/{len(work.wanted_jobs)})", shards)
+    for number, job in enumerate(jobs, 1):
+        run_job(job, study.capture, f"{job.checkpoint.label} ({number}/{len(jobs)})", shards)
     folders = {one.name: capture_folder(study.folder, one.slug) for one in study.checkpoints}
     note_versions(study.folder, {name: shard_versions(folder) for name, folder in folders.items()})
 
 
-def plan_study(study: Study, *, adopt: bool = False) -> str:
-    """What a study will cost, as text; finds what a run would find before it computes anything, and writes nothing."""
+def plan_study(study: Study, *, only: Sequence[str] = (), adopt: bool = False) -> str:
+    """What a study will cost, as text; tokenizes nothing and writes nothing.
+
+    Finds what a run would find before it computes anything, but for what only the whole corpus shows. `only` names
+    checkpoints, as of `capture_study`.
+    """
     study = with_nulls(study)
-    with TemporaryDirectory() as scratch:
-        work = _prepare(study, _wanted(study, ()), adopt=adopt, scratch=Path(scratch))
-        work.check_shards()
-        return describe(study, work.jobs, work.sources)
+    inputs, sources = _check(study, only, adopt=adopt or is_recorded(study))
+    jobs = draft_jobs(study, inputs)
+    _check_shards(jobs, sources)
+    return describe(study, jobs, sources)
 
 
 def _wanted(study: Study, only: Sequence[str]) -> set[str]:
@@ -97,14 +79,20 @@ def _wanted(study: Study, only: Sequence[str]) -> set[str]:
     return {one.name for one in study.checkpoints if not only or one.name in only or one.label in only}
 
 
-def _prepare(study: Study, wanted: set[str], *, adopt: bool, scratch: Path | None = None) -> Work:
-    """Check a study whole, and tokenize its documents: into its folder, which becomes its own, or into `scratch`."""
-    # A mark that is damaged is written anew where the record says the same.
-    adopt = adopt or is_recorded(study)
+def _check(study: Study, only: Sequence[str], *, adopt: bool) -> tuple[Inputs, list[SourceJob]]:
+    """Check what is wanted of a study, and its folder: models, and vectors on disk; nothing is written."""
+    wanted = _wanted(study, only)
     check_owner(study.folder, study.owner, adopt=adopt)
-    inputs, sources = check_inputs(study), prepare_sources(study, lambda checkpoint: checkpoint.name in wanted)
+    inputs = check_inputs(study, wanted)
+    sources = prepare_sources(study, lambda checkpoint: checkpoint.name in wanted)
     check_writable(study.folder)
-    return Work(wanted, prepare_jobs(study, inputs, adopt=adopt, scratch=scratch), sources)
+    return inputs, sources
+
+
+def _check_shards(jobs: Sequence[Job | Draft], sources: Sequence[SourceJob]) -> None:
+    """Stop at a shard of other inputs, before the record says that the results are this study's."""
+    for one in (*jobs, *sources):
+        one.missing()
 
 
 def run_job(job: Job, capture: Capture, label: str, shards: Sequence[int] | None = None) -> None:

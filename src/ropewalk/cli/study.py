@@ -44,7 +44,7 @@ def run(study: Path, dry_run: bool, results: Path | None, adopt: bool) -> None:
 
     loaded = load_study(study, results)
     if dry_run:
-        _print_plan(loaded, adopt)
+        _print_plan(loaded, (), adopt)
         return
     from ropewalk.pipeline import run_study
 
@@ -69,17 +69,17 @@ def capture(
 
     loaded = load_study(study, results)
     if dry_run:
-        _print_plan(loaded, adopt)
+        _print_plan(loaded, only, adopt)
         return
     from ropewalk.capture.run import capture_study
 
     capture_study(loaded, only=only, shards=shards or None, adopt=adopt)
 
 
-def _print_plan(study: Any, adopt: bool) -> None:
+def _print_plan(study: Any, only: Sequence[str], adopt: bool) -> None:
     from ropewalk.capture.run import plan_study
 
-    click.echo(plan_study(study, adopt=adopt))
+    click.echo(plan_study(study, only=only, adopt=adopt))
 
 
 def _print_results(folder: Path) -> None:
