@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from ropewalk.analysis import Tables, tabulate
 from ropewalk.capture.shards import capture_folder
-from ropewalk.capture.stored import MemoryCapture, StoredCapture, write_capture
+from ropewalk.capture.stored import MemoryCapture, StoredCapture, finished_captures, stored_captures, write_capture
 from ropewalk.compare import compare
 from ropewalk.errors import RopewalkError
 from ropewalk.export.formats import export
@@ -23,13 +23,16 @@ from ropewalk.head import HeadDetail, head_detail
 from ropewalk.hubfiles import local_results
 from ropewalk.models.layout import Layout
 from ropewalk.ownership import claim, is_free, is_marked
+from ropewalk.progress import logger
 from ropewalk.record import Record, need_record, note_versions, read_record, write_record
 from ropewalk.report import Origin, Report, report_data, write_report
+from ropewalk.seals import Ledger
 from ropewalk.statistics.registry import table_names
 from ropewalk.study import Figures, Study
 from ropewalk.summary.sensitivity import sensitivity
 from ropewalk.summary.tracks import Track
 from ropewalk.summary.view import NULLS, View, summarise
+from ropewalk.text import some
 
 Capture = StoredCapture | MemoryCapture
 
@@ -91,6 +94,12 @@ class Results:
     def replicates(self) -> pd.DataFrame | None:
         """The columns of `heads` that have errors, with each group of documents left out; None without groups."""
         return None if self.tables.replicates.empty else self.tables.replicates
+
+    @property
+    def missing(self) -> list[str]:
+        """Labels of the study's checkpoints that are not in the tables: those that were not finished."""
+        there = set(self.heads["checkpoint"])
+        return [] if self.study is None else [one.label for one in self.study.checkpoints if one.name not in there]
 
     @property
     def layouts(self) -> dict[str, Layout]:
@@ -185,7 +194,9 @@ class Results:
     def figure_options(self, axis: str | None = None) -> Mapping[str, Mapping[str, Any]]:
         """What the study says of figures, by figure; r_q and r_k on another axis where it is given."""
         chosen = Figures() if self.study is None else self.study.figures
-        return study_options(chosen.portraits, axis or chosen.axis)
+        named = {*self.view.lineup.names, *self.view.lineup.labels}
+        portraits = [one for one in chosen.portraits or () if one in named]
+        return study_options(portraits, axis or chosen.axis)
 
     @property
     def _source(self) -> str:
@@ -261,11 +272,7 @@ def load(path: Path | str) -> Results:
     if not path.is_dir():
         raise RopewalkError(f"no results at {path}: give the folder of a run, or a qk.csv")
     record = need_record(path) if is_marked(path) else read_record(path)
-    captures = {}
-    for checkpoint in () if record is None else record.study.checkpoints:
-        folder = capture_folder(path, checkpoint.slug)
-        if (folder / "manifest.json").is_file():
-            captures[checkpoint.name] = StoredCapture(folder, checkpoint.label)
+    captures = {} if record is None else tabulated_captures(path, record.study)
     others = {name for captured in captures.values() for name in table_names(captured.statistics)}
     # A folder without tables says so for itself.
     study = None if record is None else record.study
@@ -273,18 +280,31 @@ def load(path: Path | str) -> Results:
     return Results(Tables.read(path, others), captures, record=record, folder=path, digest=digest)
 
 
+def tabulated_captures(folder: Path, study: Study) -> dict[str, StoredCapture]:
+    """The captures that the tables of a folder are of, or would be of: shards that were lost since do not change that.
+
+    One that was never finished is in none.
+    """
+    ledger = Ledger.read(folder)
+    known = {} if ledger is None else ledger.made_from.get("shards", {})
+    captures = stored_captures(folder, study)
+    return {name: captured for name, captured in captures.items() if captured.is_complete or name in known}
+
+
 def analyze(folder: Path | str) -> Results:
     """Compute the tables of a results folder from its shards, and write them there.
 
-    The record says then with which versions these shards were made.
+    Checkpoints that are not finished are left out, and said (see `Results.missing`). The record says then with which
+    versions these shards were made.
     """
     folder = Path(folder)
     record = need_record(folder)
-    captures = {
-        checkpoint.name: StoredCapture(capture_folder(folder, checkpoint.slug), checkpoint.label)
-        for checkpoint in record.study.checkpoints
-    }
+    captures = finished_captures(folder, record.study)
+    if not captures:
+        raise RopewalkError(f"{folder} holds no finished capture of a checkpoint: run `ropewalk capture STUDY` first")
     results = from_captures(captures, record.study, record, folder)
+    if results.missing:
+        logger.warning("the tables lack %s: not all shards are there", some(results.missing, 10))
     # Shards may have come from other machines since they were captured here.
     note_versions(folder, {name: captured.versions for name, captured in captures.items()})
     results.record = need_record(folder)
@@ -295,6 +315,6 @@ def analyze(folder: Path | str) -> Results:
 def from_captures(
     captures: Mapping[str, Capture], study: Study, record: Record | None = None, folder: Path | None = None
 ) -> Results:
-    """Results of checkpoints whose sums are at hand."""
-    tables = [tabulate(captures[checkpoint.name], checkpoint) for checkpoint in study.checkpoints]
+    """Results of checkpoints, those of a study whose sums are at hand."""
+    tables = [tabulate(captures[one.name], one) for one in study.checkpoints if one.name in captures]
     return Results(Tables.concat(tables), captures, study, record, folder)

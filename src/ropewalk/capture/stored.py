@@ -10,6 +10,7 @@ from ropewalk.capture.manifest import MANIFEST, damaged, manifest_facts, model_f
 from ropewalk.capture.shards import (
     Provenance,
     ShardSums,
+    capture_folder,
     open_shards,
     prefix_of,
     provenance_of,
@@ -21,6 +22,7 @@ from ropewalk.errors import RopewalkError
 from ropewalk.models.layout import Head, Layout
 from ropewalk.statistics.base import KINDS, LayerHeads, Scope, Sums, layers_of
 from ropewalk.statistics.registry import build
+from ropewalk.study import Study
 from ropewalk.versions import Versions, installed
 
 
@@ -67,9 +69,18 @@ class StoredCapture:
             self._check_heads(number, heads)
         return [self._read(number, statistic, heads.layer.layer) for number in range(len(self._files))]
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all its shards are there."""
+        return all(path.is_file() for path in self._paths)
+
+    @property
+    def _paths(self) -> list[Path]:
+        return [shard_path(self.folder, number) for number in range(len(self.provenances))]
+
     @cached_property
     def _files(self) -> list[Any]:
-        paths = [shard_path(self.folder, number) for number in range(len(self.provenances))]
+        paths = self._paths
         missing = [path for path in paths if not path.is_file()]
         if missing:
             raise RopewalkError(
@@ -107,6 +118,19 @@ class StoredCapture:
             for name in self._names[number]
             if name.startswith(prefix)
         }
+
+
+def stored_captures(results: Path, study: Study) -> dict[str, StoredCapture]:
+    """The captures of a results folder, by checkpoint: those that have a manifest, be all shards there or not."""
+    folders = {(one.name, one.label): capture_folder(results, one.slug) for one in study.checkpoints}
+    return {
+        name: StoredCapture(folder, label) for (name, label), folder in folders.items() if (folder / MANIFEST).is_file()
+    }
+
+
+def finished_captures(results: Path, study: Study) -> dict[str, StoredCapture]:
+    """The captures of a results folder that have all their shards, by checkpoint."""
+    return {name: captured for name, captured in stored_captures(results, study).items() if captured.is_complete}
 
 
 @dataclass(frozen=True)

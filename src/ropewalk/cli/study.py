@@ -38,7 +38,8 @@ def demo(results: Path | None) -> None:
 def run(study: Path, dry_run: bool, results: Path | None, adopt: bool) -> None:
     """Run a whole STUDY, or what is left of it.
 
-    Capture, tables, figures, report. A run that was stopped goes on where it was.
+    Capture, tables, figures, report. A run that was stopped goes on where it was. Where weights could not be fetched,
+    the rest is finished, what is missing is said, and the exit code is 3.
     """
     from ropewalk.studyfile import load_study
 
@@ -46,9 +47,15 @@ def run(study: Path, dry_run: bool, results: Path | None, adopt: bool) -> None:
     if dry_run:
         _print_plan(loaded, (), adopt)
         return
+    from ropewalk.errors import IncompleteError
     from ropewalk.pipeline import run_study
 
-    run_study(loaded, adopt=adopt)
+    try:
+        run_study(loaded, adopt=adopt)
+    except IncompleteError:
+        if (loaded.folder / "report.html").is_file():
+            _print_results(loaded.folder)
+        raise
     _print_results(loaded.folder)
 
 
