@@ -218,6 +218,13 @@ class Study(Part):
             "`untrained` (the same architecture with random weights, captured on the same documents)."
         ),
     )
+    downloads: Literal["keep", "discard"] = Field(
+        "keep",
+        description=(
+            "What becomes of weights that the study fetched from the hub, once the shards of their checkpoint are "
+            "complete: they stay in the hub's cache, or are deleted from it."
+        ),
+    )
     figures: Figures = Field(default_factory=Figures, description="Choices for the figures.")
     _owner: Owner | None = PrivateAttr(None)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ropewalk.capture.downloads import Needs
 from ropewalk.capture.jobs import Draft, Job
 from ropewalk.capture.vectors import SourceJob
 from ropewalk.models.device import compute_dtype
@@ -50,8 +51,10 @@ def costs(study: Study, jobs: Sequence[Job | Draft], sources: Sequence[SourceJob
     return [rows[checkpoint.label] for checkpoint in study.checkpoints if checkpoint.label in rows]
 
 
-def describe(study: Study, jobs: Sequence[Job | Draft], sources: Sequence[SourceJob] = ()) -> str:
-    """The plan as text: a line per checkpoint and the sums."""
+def describe(
+    study: Study, jobs: Sequence[Job | Draft], sources: Sequence[SourceJob] = (), needs: Needs | None = None
+) -> str:
+    """The plan as text: a line per checkpoint, what is to be fetched, and the sums."""
     rows = costs(study, jobs, sources)
     cells: list[list[str]] = [
         [
@@ -75,6 +78,8 @@ def describe(study: Study, jobs: Sequence[Job | Draft], sources: Sequence[Source
     if any(isinstance(job, Draft) for job in jobs):
         asked = "all documents that are long enough" if study.corpus.documents is None else "the documents asked for"
         lines.append(f"the corpus is tokenized when the study runs: {asked} are counted then")
+    if needs is not None and needs.weights:
+        lines.append(printable(needs.describe()))
     memory = max((row.weights or 0) + row.disk // max(row.shards, 1) for row in rows)
     uncounted = any(row.documents is None for row in rows)
     tokens = "tokens not counted yet" if uncounted else count(sum(row.tokens or 0 for row in rows), "token")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from ropewalk.capture.collector import Collection, collect
+from ropewalk.capture.downloads import Downloads, survey
 from ropewalk.capture.jobs import Draft, Inputs, Job, check_inputs, draft_jobs, prepare_jobs
 from ropewalk.capture.manifest import MODEL_FACTS, known_manifest, model_facts, write_manifest
 from ropewalk.capture.nulls import with_nulls
@@ -32,11 +33,15 @@ def capture_study(
 
     `only` names checkpoints (by name or label) and `shards` numbers, for a part of the work on one machine of many.
     The results folder must be new, empty or of this study; `adopt` takes over one of a study that was moved and edited.
+    Checkpoints whose weights cannot be fetched are left out, and said at the end: an IncompleteError.
     """
     study = with_nulls(study)
     # A mark that is damaged is written anew where the record says the same.
     adopt = adopt or is_recorded(study)
     inputs, sources = _check(study, only, adopt=adopt)
+    needs = survey(study, inputs.checkpoints)
+    if needs.weights:
+        logger.info("%s", needs.describe())
     jobs = prepare_jobs(study, inputs, adopt=adopt)
     for job in jobs:
         for shard in shards or ():
@@ -50,10 +55,12 @@ def capture_study(
     # Datasets first: reading them is quick, and a mistake in one shows before a model runs for hours.
     for source in sources:
         run_source(source)
-    for number, job in enumerate(jobs, 1):
-        run_job(job, study.capture, f"{job.checkpoint.label} ({number}/{len(jobs)})", shards)
+    downloads = Downloads(study, needs)
+    for job in downloads.in_turn(jobs, shards):
+        run_job(job, study.capture, f"{job.checkpoint.label} ({jobs.index(job) + 1}/{len(jobs)})", shards)
     folders = {one.name: capture_folder(study.folder, one.slug) for one in study.checkpoints}
     note_versions(study.folder, {name: shard_versions(folder) for name, folder in folders.items()})
+    downloads.check_complete()
 
 
 def plan_study(study: Study, *, only: Sequence[str] = (), adopt: bool = False) -> str:
@@ -66,7 +73,7 @@ def plan_study(study: Study, *, only: Sequence[str] = (), adopt: bool = False) -
     inputs, sources = _check(study, only, adopt=adopt or is_recorded(study))
     jobs = draft_jobs(study, inputs)
     _check_shards(jobs, sources)
-    return describe(study, jobs, sources)
+    return describe(study, jobs, sources, survey(study, inputs.checkpoints))
 
 
 def _wanted(study: Study, only: Sequence[str]) -> set[str]:
