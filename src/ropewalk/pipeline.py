@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ropewalk.capture.stored import finished_captures
+from ropewalk.capture.stored import stored_captures
 from ropewalk.errors import IncompleteError, RopewalkError
 from ropewalk.files import alone
 from ropewalk.freshness import StaleTablesError
@@ -23,7 +23,8 @@ def run_study(study: Study, *, adopt: bool = False) -> Results:
     try:
         capture_study(study, adopt=adopt)
     except IncompleteError:
-        if finished_captures(study.folder, need_record(study.folder).study):
+        captures = stored_captures(study.folder, need_record(study.folder).study)
+        if any(captured.is_complete for captured in captures.values()):
             _shown(study.folder)
         raise
     return _shown(study.folder)

@@ -9,8 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ropewalk.analysis import Tables, tabulate
-from ropewalk.capture.shards import capture_folder
-from ropewalk.capture.stored import MemoryCapture, StoredCapture, finished_captures, stored_captures, write_capture
+from ropewalk.capture.stored import MemoryCapture, StoredCapture, finished_captures, tabulated_captures, write_captures
 from ropewalk.compare import compare
 from ropewalk.errors import RopewalkError
 from ropewalk.export.formats import export
@@ -23,16 +22,13 @@ from ropewalk.head import HeadDetail, head_detail
 from ropewalk.hubfiles import local_results
 from ropewalk.models.layout import Layout
 from ropewalk.ownership import claim, is_free, is_marked
-from ropewalk.progress import logger
 from ropewalk.record import Record, need_record, note_versions, read_record, write_record
 from ropewalk.report import Origin, Report, report_data, write_report
-from ropewalk.seals import Ledger
 from ropewalk.statistics.registry import table_names
 from ropewalk.study import Figures, Study
 from ropewalk.summary.sensitivity import sensitivity
 from ropewalk.summary.tracks import Track
 from ropewalk.summary.view import NULLS, View, summarise
-from ropewalk.text import some
 
 Capture = StoredCapture | MemoryCapture
 
@@ -194,9 +190,7 @@ class Results:
     def figure_options(self, axis: str | None = None) -> Mapping[str, Mapping[str, Any]]:
         """What the study says of figures, by figure; r_q and r_k on another axis where it is given."""
         chosen = Figures() if self.study is None else self.study.figures
-        named = {*self.view.lineup.names, *self.view.lineup.labels}
-        portraits = [one for one in chosen.portraits or () if one in named]
-        return study_options(portraits, axis or chosen.axis)
+        return study_options(self.view.lineup.known(chosen.portraits or ()), axis or chosen.axis)
 
     @property
     def _source(self) -> str:
@@ -247,10 +241,7 @@ class Results:
             claim(folder, self.study.owner)
             known = {} if self.record is None else self.record.data
             write_record(folder, self.study, known.get("documents", []), begun=self.record)
-            for checkpoint in self.study.checkpoints:
-                if checkpoint.name in self.captures:
-                    target = capture_folder(folder, checkpoint.slug)
-                    write_capture(target, self.captures[checkpoint.name], checkpoint.name)
+            write_captures(folder, self.study, self.captures)
             note_versions(folder, {name: captured.versions for name, captured in self.captures.items()})
         self.write_tables(folder)
         # Read back, so that figures and report are of what was written, to the last digit.
@@ -280,17 +271,6 @@ def load(path: Path | str) -> Results:
     return Results(Tables.read(path, others), captures, record=record, folder=path, digest=digest)
 
 
-def tabulated_captures(folder: Path, study: Study) -> dict[str, StoredCapture]:
-    """The captures that the tables of a folder are of, or would be of: shards that were lost since do not change that.
-
-    One that was never finished is in none.
-    """
-    ledger = Ledger.read(folder)
-    known = {} if ledger is None else ledger.made_from.get("shards", {})
-    captures = stored_captures(folder, study)
-    return {name: captured for name, captured in captures.items() if captured.is_complete or name in known}
-
-
 def analyze(folder: Path | str) -> Results:
     """Compute the tables of a results folder from its shards, and write them there.
 
@@ -300,11 +280,7 @@ def analyze(folder: Path | str) -> Results:
     folder = Path(folder)
     record = need_record(folder)
     captures = finished_captures(folder, record.study)
-    if not captures:
-        raise RopewalkError(f"{folder} holds no finished capture of a checkpoint: run `ropewalk capture STUDY` first")
     results = from_captures(captures, record.study, record, folder)
-    if results.missing:
-        logger.warning("the tables lack %s: not all shards are there", some(results.missing, 10))
     # Shards may have come from other machines since they were captured here.
     note_versions(folder, {name: captured.versions for name, captured in captures.items()})
     results.record = need_record(folder)

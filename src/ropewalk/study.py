@@ -83,8 +83,7 @@ class Corpus(Part):
     config: str | None = Field(None, description="Configuration of the dataset.")
     split: str = Field("train", description="Split of the dataset.")
     revision: str | None = Field(
-        None,
-        description="Revision of the dataset. A branch is read at its commit, which the record names.",
+        None, description="Revision of the dataset. A branch is read at its commit, which the record names."
     )
     documents: int | None = Field(
         None,
@@ -135,10 +134,7 @@ class Capture(Part):
         ),
     )
     shards: int = Field(
-        8,
-        gt=0,
-        le=100_000,
-        description="Groups of documents: what a killed run repeats, and what errors are computed from.",
+        8, gt=0, le=100_000, description="Groups of documents: what a killed run repeats, and what errors come from."
     )
     batch_tokens: int = Field(4096, gt=0, le=10**9, description="Tokens of one forward pass; at least one document.")
     components: int = Field(10, gt=0, le=10_000, description="Principal components in the table.")
@@ -220,10 +216,7 @@ class Study(Part):
     )
     downloads: Literal["keep", "discard"] = Field(
         "keep",
-        description=(
-            "What becomes of weights that the study fetched from the hub, once the shards of their checkpoint are "
-            "complete: they stay in the hub's cache, or are deleted from it."
-        ),
+        description="What becomes of weights that the study fetched into the hub's cache, once they served.",
     )
     figures: Figures = Field(default_factory=Figures, description="Choices for the figures.")
     _owner: Owner | None = PrivateAttr(None)

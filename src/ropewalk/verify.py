@@ -9,7 +9,7 @@ from ropewalk.capture.corpus import check_tokens
 from ropewalk.capture.manifest import MANIFEST
 from ropewalk.capture.pinned import COMMITS
 from ropewalk.capture.shards import SHARDS, capture_folder, is_whole, open_shard, provenance_of, shard_path
-from ropewalk.capture.stored import StoredCapture, finished_captures
+from ropewalk.capture.stored import StoredCapture, stored_captures, tabulated_captures
 from ropewalk.errors import RopewalkError
 from ropewalk.figures.head_collage import COLLAGES
 from ropewalk.freshness import StaleTablesError, picture_folders, pictures_made_from, tables_digest
@@ -17,7 +17,7 @@ from ropewalk.ownership import MARK, claim, read_owner
 from ropewalk.progress import logger
 from ropewalk.record import RECORD, OutdatedError, Record, need_record, read_record
 from ropewalk.report.page import is_current
-from ropewalk.results import Results, analyze, load, tabulated_captures
+from ropewalk.results import Results, analyze, load
 from ropewalk.seals import LEDGER, Ledger, is_intact, read_sealed_json
 from ropewalk.statistics.registry import build
 from ropewalk.statistics.sample import VECTORS, kept_from
@@ -221,7 +221,7 @@ def _set_aside(path: Path) -> None:
 
 def _publish(folder: Path) -> None:
     """Lay out again what statistics keep beside shards."""
-    for captured in finished_captures(folder, need_record(folder).study).values():
+    for captured in stored_captures(folder, need_record(folder).study).values():
         for statistic in build(captured.statistics):
             statistic.publish(captured, captured.folder)
 
