@@ -149,3 +149,4 @@ def _no_commits_of_other_tests() -> None:
     if hub is not None:
         hub._commit.cache_clear()
         hub._dataset_commit.cache_clear()
+        hub._remote_files.cache_clear()

@@ -36,8 +36,8 @@ class _Capture(Protocol):
 
 def tables_made_from(study: Study, captures: Mapping[str, _Capture]) -> dict[str, Any]:
     """What tables are made from, as their ledger says it: the study, and the shards of each checkpoint."""
-    # What is drawn of them, and how, is decided later.
-    settings = study.model_dump(mode="json", exclude={"results", "figures"})
+    # What is drawn of them, and how, is decided later; what becomes of weights decides no number.
+    settings = study.model_dump(mode="json", exclude={"results", "figures", "downloads"})
     return {
         "study": fingerprint(settings),
         "shards": {name: fingerprint(captured.provenance) for name, captured in captures.items()},

@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ropewalk.errors import RopewalkError
+from ropewalk.capture.stored import stored_captures
+from ropewalk.errors import IncompleteError, RopewalkError
 from ropewalk.files import alone
 from ropewalk.freshness import StaleTablesError
 from ropewalk.progress import logger
-from ropewalk.record import read_record
+from ropewalk.record import need_record, read_record
 from ropewalk.results import Results, analyze, load
 from ropewalk.study import Study
 
@@ -19,15 +20,27 @@ def run_study(study: Study, *, adopt: bool = False, engine: "Engine | None" = No
     """Do all that is not done yet of a study; its results are in `study.folder` then.
 
     The folder must be new, empty or of this study; `adopt` takes over one of a study that was moved and edited.
-    `engine` computes the shards: the one that the study names by default.
+    `engine` computes the shards: the one that the study names by default. Where checkpoints could not be captured, an
+    IncompleteError says so after the others are tabulated and drawn.
     """
     from ropewalk.capture.run import capture_study
     from ropewalk.engines import choose_engine
 
-    capture_study(study, adopt=adopt, engine=engine or choose_engine(study.engine))
-    results = _tabulated(study.folder)
-    logger.info("tables: %s", study.folder / "qk.csv")
-    draw(results, study.folder)
+    try:
+        capture_study(study, adopt=adopt, engine=engine or choose_engine(study.engine))
+    except IncompleteError:
+        captures = stored_captures(study.folder, need_record(study.folder).study)
+        if any(captured.is_complete for captured in captures.values()):
+            _shown(study.folder)
+        raise
+    return _shown(study.folder)
+
+
+def _shown(folder: Path) -> Results:
+    """Tables, figures and report of what was captured."""
+    results = _tabulated(folder)
+    logger.info("tables: %s", folder / "qk.csv")
+    draw(results, folder)
     return results
 
 

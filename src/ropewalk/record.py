@@ -134,21 +134,25 @@ def write_record(
     documents: Sequence[Mapping[str, Any]] = (),
     origins: Sequence[Mapping[str, str]] = (),
     begun: Record | None = None,
+    *,
+    partial: bool = False,
 ) -> None:
     """Write the resolved study, the versions, and where models and documents came from: how results were made.
 
     A run that goes on is the same run: date and versions are those of the record `begun` earlier, or of the one that is
-    there if shards of it are, and so are the origins of checkpoints that are not looked at now.
+    there if shards of it are, and so are the origins of checkpoints that are not looked at now. A `partial` run looks
+    at some of them only: documents that were noted before are then not forgotten.
     """
     before = (begun or _begun(folder) or Record(folder / RECORD, "", {})).data
     known = {one["checkpoint"]: dict(one) for one in (*before.get("origins", ()), *origins)}
+    noted = [dict(one) for one in before.get("documents", ())] if partial else []
     record = {
         "ropewalk": {"version": __version__, **before.get("ropewalk", {}), "format": FORMAT},
         "created": before.get("created") or datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": before.get("versions") or installed((*DECISIVE[1:], *OTHERS)),
         "study": study.model_dump(mode="json", exclude_defaults=False),
         "origins": [known[checkpoint.name] for checkpoint in study.checkpoints if checkpoint.name in known],
-        "documents": [dict(one) for one in documents],
+        "documents": noted + [dict(one) for one in documents if dict(one) not in noted],
     }
     store(folder, record)
 

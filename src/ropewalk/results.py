@@ -9,8 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ropewalk.analysis import Tables, tabulate
-from ropewalk.capture.shards import capture_folder
-from ropewalk.capture.stored import MemoryCapture, StoredCapture, write_capture
+from ropewalk.capture.stored import MemoryCapture, StoredCapture, finished_captures, tabulated_captures, write_captures
 from ropewalk.compare import compare
 from ropewalk.errors import RopewalkError
 from ropewalk.export.formats import export
@@ -91,6 +90,12 @@ class Results:
     def replicates(self) -> pd.DataFrame | None:
         """The columns of `heads` that have errors, with each group of documents left out; None without groups."""
         return None if self.tables.replicates.empty else self.tables.replicates
+
+    @property
+    def missing(self) -> list[str]:
+        """Labels of the study's checkpoints that are not in the tables: those that were not finished."""
+        there = set(self.heads["checkpoint"])
+        return [] if self.study is None else [one.label for one in self.study.checkpoints if one.name not in there]
 
     @property
     def layouts(self) -> dict[str, Layout]:
@@ -185,7 +190,7 @@ class Results:
     def figure_options(self, axis: str | None = None) -> Mapping[str, Mapping[str, Any]]:
         """What the study says of figures, by figure; r_q and r_k on another axis where it is given."""
         chosen = Figures() if self.study is None else self.study.figures
-        return study_options(chosen.portraits, axis or chosen.axis)
+        return study_options(self.view.lineup.known(chosen.portraits or ()), axis or chosen.axis)
 
     @property
     def _source(self) -> str:
@@ -236,10 +241,7 @@ class Results:
             claim(folder, self.study.owner)
             known = {} if self.record is None else self.record.data
             write_record(folder, self.study, known.get("documents", []), begun=self.record)
-            for checkpoint in self.study.checkpoints:
-                if checkpoint.name in self.captures:
-                    target = capture_folder(folder, checkpoint.slug)
-                    write_capture(target, self.captures[checkpoint.name], checkpoint.name)
+            write_captures(folder, self.study, self.captures)
             note_versions(folder, {name: captured.versions for name, captured in self.captures.items()})
         self.write_tables(folder)
         # Read back, so that figures and report are of what was written, to the last digit.
@@ -261,11 +263,7 @@ def load(path: Path | str) -> Results:
     if not path.is_dir():
         raise RopewalkError(f"no results at {path}: give the folder of a run, or a qk.csv")
     record = need_record(path) if is_marked(path) else read_record(path)
-    captures = {}
-    for checkpoint in () if record is None else record.study.checkpoints:
-        folder = capture_folder(path, checkpoint.slug)
-        if (folder / "manifest.json").is_file():
-            captures[checkpoint.name] = StoredCapture(folder, checkpoint.label)
+    captures = {} if record is None else tabulated_captures(path, record.study)
     others = {name for captured in captures.values() for name in table_names(captured.statistics)}
     # A folder without tables says so for itself.
     study = None if record is None else record.study
@@ -276,14 +274,12 @@ def load(path: Path | str) -> Results:
 def analyze(folder: Path | str) -> Results:
     """Compute the tables of a results folder from its shards, and write them there.
 
-    The record says then with which versions these shards were made.
+    Checkpoints that are not finished are left out, and said (see `Results.missing`). The record says then with which
+    versions these shards were made.
     """
     folder = Path(folder)
     record = need_record(folder)
-    captures = {
-        checkpoint.name: StoredCapture(capture_folder(folder, checkpoint.slug), checkpoint.label)
-        for checkpoint in record.study.checkpoints
-    }
+    captures = finished_captures(folder, record.study)
     results = from_captures(captures, record.study, record, folder)
     # Shards may have come from other machines since they were captured here.
     note_versions(folder, {name: captured.versions for name, captured in captures.items()})
@@ -295,6 +291,6 @@ def analyze(folder: Path | str) -> Results:
 def from_captures(
     captures: Mapping[str, Capture], study: Study, record: Record | None = None, folder: Path | None = None
 ) -> Results:
-    """Results of checkpoints whose sums are at hand."""
-    tables = [tabulate(captures[checkpoint.name], checkpoint) for checkpoint in study.checkpoints]
+    """Results of checkpoints, those of a study whose sums are at hand."""
+    tables = [tabulate(captures[one.name], one) for one in study.checkpoints if one.name in captures]
     return Results(Tables.concat(tables), captures, study, record, folder)

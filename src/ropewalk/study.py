@@ -84,8 +84,7 @@ class Corpus(Part):
     config: str | None = Field(None, description="Configuration of the dataset.")
     split: str = Field("train", description="Split of the dataset.")
     revision: str | None = Field(
-        None,
-        description="Revision of the dataset. A branch is read at its commit, which the record names.",
+        None, description="Revision of the dataset. A branch is read at its commit, which the record names."
     )
     documents: int | None = Field(
         None,
@@ -136,10 +135,7 @@ class Capture(Part):
         ),
     )
     shards: int = Field(
-        8,
-        gt=0,
-        le=100_000,
-        description="Groups of documents: what a killed run repeats, and what errors are computed from.",
+        8, gt=0, le=100_000, description="Groups of documents: what a killed run repeats, and what errors come from."
     )
     batch_tokens: int = Field(4096, gt=0, le=10**9, description="Tokens of one forward pass; at least one document.")
     components: int = Field(10, gt=0, le=10_000, description="Principal components in the table.")
@@ -218,6 +214,10 @@ class Study(Part):
             "What numbers are held against: `permuted` (positions shuffled within documents, from the same capture), "
             "`untrained` (the same architecture with random weights, captured on the same documents)."
         ),
+    )
+    downloads: Literal["keep", "discard"] = Field(
+        "keep",
+        description="What becomes of weights that the study fetched into the hub's cache, once they served.",
     )
     figures: Figures = Field(default_factory=Figures, description="Choices for the figures.")
     engine: Placement = Field(

@@ -9,7 +9,7 @@ from ropewalk.capture.corpus import check_tokens
 from ropewalk.capture.manifest import MANIFEST
 from ropewalk.capture.pinned import COMMITS
 from ropewalk.capture.shards import SHARDS, capture_folder, is_whole, open_shard, provenance_of, shard_path
-from ropewalk.capture.stored import StoredCapture
+from ropewalk.capture.stored import StoredCapture, stored_captures, tabulated_captures
 from ropewalk.errors import RopewalkError
 from ropewalk.figures.head_collage import COLLAGES
 from ropewalk.freshness import StaleTablesError, picture_folders, pictures_made_from, tables_digest
@@ -124,17 +124,12 @@ def _tables(folder: Path, record: Record | None) -> Iterator[Check]:
     checks = list(_ledger(folder, "tables"))
     if record is not None and not any(check.state for check in checks):
         try:
-            tables_digest(folder, record.study, _stored(folder, record.study))
+            tables_digest(folder, record.study, tabulated_captures(folder, record.study))
         except StaleTablesError:
             checks = [Check(check.path, "tables", OUT_OF_DATE) for check in checks]
         except RopewalkError:
             pass  # what it is of is damaged itself
     yield from checks
-
-
-def _stored(folder: Path, study: Study) -> dict[str, StoredCapture]:
-    folders = {one.name: capture_folder(folder, one.slug) for one in study.checkpoints}
-    return {name: StoredCapture(own, name) for name, own in folders.items() if (own / MANIFEST).is_file()}
 
 
 def _pictures(folder: Path, axis: str | None, results: Results | None) -> Iterator[Check]:
@@ -226,7 +221,7 @@ def _set_aside(path: Path) -> None:
 
 def _publish(folder: Path) -> None:
     """Lay out again what statistics keep beside shards."""
-    for captured in _stored(folder, need_record(folder).study).values():
+    for captured in stored_captures(folder, need_record(folder).study).values():
         for statistic in build(captured.statistics):
             statistic.publish(captured, captured.folder)
 

@@ -14,12 +14,14 @@ import pytest
 import torch
 import yaml
 
+from helpers.logs import heard
 from helpers.tiny import make_texts, tiny_smollm3
 from ropewalk.capture.jobs import prepare_jobs
 from ropewalk.capture.manifest import read_manifest, write_manifest
 from ropewalk.capture.plan import costs, describe
 from ropewalk.capture.run import capture_study
 from ropewalk.capture.shards import shard_path
+from ropewalk.capture.stored import StoredCapture
 from ropewalk.errors import RopewalkError
 from ropewalk.files import atomic_path
 from ropewalk.record import FORMAT
@@ -195,8 +197,12 @@ def test_a_damaged_or_missing_shard_is_said(study_data: dict[str, Any]) -> None:
     with pytest.raises(RopewalkError, match=r"shard-0002.safetensors is damaged: run `ropewalk capture STUDY` again"):
         analyze(study.folder)
     shard.unlink()
+    said: list[str] = []
+    with heard(said.append):
+        assert analyze(study.folder).missing == ["A"]
+    assert said == ["the tables lack A: not all shards are there"]
     with pytest.raises(RopewalkError, match="'A' has 3 of its 4 shards"):
-        analyze(study.folder)
+        StoredCapture(shard.parent, "A").shard(2)
 
 
 def test_a_foreign_format_is_refused(study_data: dict[str, Any]) -> None:

@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from helpers.workers import Killer, captured, children_of
-from ropewalk.capture.account import UnfinishedError
 from ropewalk.capture.run import capture_study
 from ropewalk.engines import choose_engine
 from ropewalk.engines.local import LocalEngine
+from ropewalk.errors import IncompleteError
 from ropewalk.placement import Placement
 from ropewalk.studyfile import parse_study
 
@@ -47,7 +47,7 @@ def test_workers_killed_at_random_moments_lose_nothing(study_data: dict[str, Any
     with killer:
         for _ in range(4):
             # A shard that is killed in each of its attempts is told; the same command tries it again.
-            with suppress(UnfinishedError):
+            with suppress(IncompleteError):
                 capture_study(study, engine=LocalEngine(2))
                 break
     assert killer.killed == 3
@@ -93,6 +93,6 @@ def test_a_job_that_fails_is_named_by_its_last_line(study_data: dict[str, Any], 
         weights.unlink(missing_ok=True)
 
     engine._submit = submit
-    with pytest.raises(UnfinishedError, match=r"shards 0-3 of 4: .*has no weights"):
+    with pytest.raises(IncompleteError, match=r"A: .*has no weights"):
         capture_study(study, engine=engine)
     assert not (study.folder / "slurm").exists()

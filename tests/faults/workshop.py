@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from ropewalk.digests import DIGESTS
 from ropewalk.fingerprint import file_fingerprint
 
 FIGURES = ("explained_variance", "category_flows")
@@ -222,11 +223,11 @@ def _settle() -> None:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Digests of all files below a folder, by their names in it."""
+    """Digests of all files below a folder, by their names in it; what is remembered only for speed is none of them."""
     return {
         path.relative_to(folder).as_posix(): file_fingerprint(path)
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.is_symlink()
+        if path.is_file() and not path.is_symlink() and path.name != DIGESTS
     }
 
 
@@ -255,7 +256,7 @@ class Budget:
 def kinds_of(results: Path) -> dict[str, list[Path]]:
     """The files of a results folder by their kind, for a choice that does not fall on pictures alone."""
     kinds: dict[str, list[Path]] = {}
-    for path in sorted(path for path in results.rglob("*") if path.is_file()):
+    for path in sorted(path for path in results.rglob("*") if path.is_file() and path.name != DIGESTS):
         kinds.setdefault(kind_of(path.relative_to(results)), []).append(path)
     return kinds
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -61,6 +61,12 @@ class HubStandIn:
         """What was put into LFS, by its SHA-256."""
         self.log: list[Request] = []
         self.faults: dict[str, HubError] = {}
+        self.failing: dict[str, int] = {}
+        """How many more transfers of files whose path has such a part fail; HEAD requests do not."""
+        self.garbled: dict[str, int] = {}
+        """How many more transfers arrive with a wrong last byte, likewise."""
+        self.transferring: Callable[[str], object] = lambda path: None
+        """Called with the path of each file before its content is sent."""
         self.commits: dict[tuple[str, str], str] = {}
         """Commits of branches that have moved, by (repo, branch)."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
@@ -96,6 +102,13 @@ class HubStandIn:
     def fail(self, part: str, status: int, code: str = "", message: str = "") -> None:
         """Answer every request whose path contains `part` with this error."""
         self.faults[part] = HubError(status, code, message)
+
+    def take(self, faults: dict[str, int], path: str) -> bool:
+        """Whether one of so many faults falls on a path now."""
+        part = next((part for part, left in faults.items() if part in path and left > 0), None)
+        if part is not None:
+            faults[part] -= 1
+        return part is not None
 
     def fetched(self) -> list[str]:
         """The paths of files whose content was asked for."""
@@ -265,6 +278,12 @@ class _Handler(BaseHTTPRequestHandler):
         if path not in files:
             raise HubError(404, "EntryNotFound", "Entry not found")
         data, entry = files[path], entry_of(path, files[path])
+        if self.command == "GET":
+            self.hub.transferring(f"{revision}/{path}")
+            if self.hub.take(self.hub.failing, f"{revision}/{path}"):
+                raise HubError(503, "", "Service unavailable")
+            if self.hub.take(self.hub.garbled, f"{revision}/{path}"):
+                data = data[:-1] + bytes([data[-1] ^ 1])
         etag = entry["lfs"]["oid"] if "lfs" in entry else entry["oid"]
         headers = {"ETag": f'"{etag}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
         if span := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or ""):

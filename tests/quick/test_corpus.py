@@ -21,7 +21,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from helpers.tiny import make_texts
-from ropewalk.capture.corpus import encode, prepare
+from ropewalk.capture.corpus import encode, expect, prepare
 from ropewalk.capture.texts import check_corpus, find_files, stdlib_files, texts, texts_of
 from ropewalk.errors import RopewalkError
 from ropewalk.study import Corpus
@@ -143,13 +143,14 @@ def test_only_texts_that_were_read_count(tmp_path: Path, tokenizer: Any) -> None
     assert Path(first.path).stat().st_mtime_ns != stamp
 
 
-def test_tokens_of_a_dry_run_go_elsewhere(tmp_path: Path, tokenizer: Any) -> None:
+def test_tokens_that_are_not_there_are_not_made_for_a_plan(tmp_path: Path, tokenizer: Any) -> None:
     corpus = files(tmp_path, make_texts(3))
-    planned = prepare(corpus, tokenizer, 50, tmp_path / "tokens", tmp_path / "scratch")
-    assert Path(planned.path).parent == tmp_path / "scratch"
+    assert expect(corpus, tokenizer, 50, tmp_path / "tokens") is None
     assert not (tmp_path / "tokens").exists()
     kept = prepare(corpus, tokenizer, 50, tmp_path / "tokens")
-    assert prepare(corpus, tokenizer, 50, tmp_path / "tokens", tmp_path / "scratch") == kept
+    assert expect(corpus, tokenizer, 50, tmp_path / "tokens") == kept
+    (tmp_path / "0.txt").write_text(make_texts(1, seed=9)[0])
+    assert expect(corpus, tokenizer, 50, tmp_path / "tokens") is None
 
 
 def test_a_cut_token_file_is_made_again(tmp_path: Path, tokenizer: Any) -> None:

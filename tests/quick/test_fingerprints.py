@@ -156,7 +156,12 @@ CHANGES: Mapping[type, Mapping[str, list[tuple[Any, str | None]]]] = {
         "components": [(3, SAME)],
     },
     Figures: {"portraits": [(["A"], SAME)], "axis": [("drift", SAME)]},
-    Study: {"nulls": [([], SAME)], "name": [("large", SAME)], "results": [("{home}/elsewhere", SAME)]},
+    Study: {
+        "nulls": [([], SAME)],
+        "downloads": [("discard", SAME)],
+        "name": [("large", SAME)],
+        "results": [("{home}/elsewhere", SAME)],
+    },
 }
 ELSEWHERE = {
     Checkpoint: {"gguf_file", "source", "key_heads", "depth", "nope_layers", "sliding_layers", "sliding_window"},

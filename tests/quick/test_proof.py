@@ -82,7 +82,7 @@ def test_a_proof_that_fails_stops_the_run_before_any_shard(study: Study, monkeyp
     loading(monkeypatch, spoil)
     with pytest.raises(
         RopewalkError,
-        match=r"A, shards 0-3 of 4: what would be captured of 'A' is not what its attention uses: .* 1e-05\); see",
+        match=r"\nA: what would be captured of 'A' is not what its attention uses: .* 1e-05\); see",
     ):
         capture_study(study)
     contexts[0].__exit__(None, None, None)

@@ -5,24 +5,21 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ropewalk.capture.downloads import Downloads
 from ropewalk.capture.jobs import Job
 from ropewalk.capture.plan import Cost, cost
 from ropewalk.capture.shards import shard_path
 from ropewalk.capture.stored import StoredCapture
 from ropewalk.capture.work import Bench, Order, Piece
 from ropewalk.capture.working import Working
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import IncompleteError, RopewalkError
 from ropewalk.files import CannotWriteError, write_bytes
 from ropewalk.progress import Progress, logger
 from ropewalk.study import Study
-from ropewalk.text import count, cut, spans
+from ropewalk.text import count, cut, some, spans
 
 MOST_TOLD = 10
 """Failures that a message lists."""
-
-
-class UnfinishedError(RopewalkError):
-    """Shards that could not be computed; all others are."""
 
 
 class ComputedElsewhereError(RopewalkError):
@@ -44,8 +41,10 @@ class Account:
         orders: Sequence[Order],
         wanted: Mapping[str, Sequence[int]],
         note: Working,
+        downloads: Downloads,
     ) -> None:
         self.study, self.note = study, note
+        self._downloads = downloads
         self.orders = list(orders)
         self.wanted = {order.name: list(wanted[order.name]) for order in orders}
         self._jobs = {job.checkpoint.name: job for job in jobs}
@@ -53,7 +52,7 @@ class Account:
         self._opened: set[str] = set()
         self._seen: dict[tuple[str, int], int] = {}
         self._failures: list[str] = []
-        self._broken: set[str] = set()
+        self._broken: dict[str, None] = {}
         total = sum(self._jobs[order.name].tokens for order in orders)
         left = sum(self._tokens(order, number) for order in orders for number in self.wanted[order.name])
         self.progress = Progress(study.name, total, total - left)
@@ -69,12 +68,18 @@ class Account:
             order.write_manifest(facts)
             self._opened.add(order.name)
 
+    def fetch(self, order: Order) -> None:
+        """Have the weights of an order on this machine, and begin to fetch those of the next."""
+        names = [one.name for one in self.orders]
+        self._downloads.finish(order.name, names[names.index(order.name) + 1 :])
+
     def cost(self, order: Order) -> Cost:
         """What the plan says of an order."""
         return cost(self.study, self._jobs[order.name])
 
     def begun(self, order: Order, number: int) -> None:
         """A shard is being computed."""
+        self._downloads.expect(order.name)
         self._seen[order.name, number] = 0
         self.note.begin(order.name, number)
 
@@ -98,21 +103,29 @@ class Account:
 
     def failed(self, order: Order, numbers: Sequence[int], sentence: str) -> None:
         """Shards cannot be computed; the sentence says why."""
-        which = f"shard{'s' if len(numbers) > 1 else ''} {spans(numbers)} of {order.shards}"
-        self._broken.add(order.name)
-        self._failures.append(f"{order.checkpoint.label}, {which}: {sentence}")
-        logger.error("%s, %s: failed: %s", order.checkpoint.label, which, sentence)
+        what = order.checkpoint.label
+        if set(numbers) != set(self.wanted[order.name]):
+            what += f", shard{'s' if len(numbers) > 1 else ''} {spans(numbers)} of {order.shards}"
+        self._broken[order.checkpoint.label] = None
+        self._failures.append(f"{what}: {sentence}")
+        logger.warning("%s is left out: %s", what, sentence)
         self._settle(order, numbers)
 
     def check(self) -> None:
         """Stop with what failed, if anything did."""
-        if len(self._failures) == 1:
-            raise UnfinishedError(self._failures[0])
         if self._failures:
             told = [cut(failure, 500) for failure in self._failures[:MOST_TOLD]]
             more = len(self._failures) - len(told)
-            lines = [f"{count(len(self._failures), 'failure')}; all other shards are done:", *told]
-            raise UnfinishedError("\n".join([*lines, *([f"and {more} more, named above"] if more else [])]))
+            raise IncompleteError(
+                "\n".join(
+                    [
+                        f"{some(self._broken, 10)} of {count(len(self.study.checkpoints), 'checkpoint')} could not be "
+                        "finished; all else is done, and the same command tries again what is missing:",
+                        *told,
+                        *([f"and {more} more, named above"] if more else []),
+                    ]
+                )
+            )
 
     def _tokens(self, order: Order, number: int) -> int:
         return len(self._jobs[order.name].shards[number]) * order.checkpoint.context
@@ -121,17 +134,19 @@ class Account:
         """Nothing more will come of these shards; with the last ones, a checkpoint is ended."""
         left = self._left[order.name]
         left.difference_update(numbers)
-        if not left and order.name not in self._broken:
+        if not left and order.checkpoint.label not in self._broken:
             logger.info("%s: %s done", order.label, count(len(self.wanted[order.name]), "shard"))
-            publish(self._jobs[order.name])
+            job = self._jobs[order.name]
+            if not job.missing():
+                publish(job)
+                self._downloads.release(order.checkpoint, [name for name, numbers in self._left.items() if numbers])
 
 
 def publish(job: Job) -> None:
-    """Lay out what statistics keep beside the shards of a checkpoint, if all are there."""
-    if not job.missing():
-        captured = StoredCapture(job.folder, job.checkpoint.label)
-        for statistic in job.statistics:
-            statistic.publish(captured, job.folder)
+    """Lay out what statistics keep beside the shards of a checkpoint, which are all there."""
+    captured = StoredCapture(job.folder, job.checkpoint.label)
+    for statistic in job.statistics:
+        statistic.publish(captured, job.folder)
 
 
 class Engine(Protocol):
@@ -152,6 +167,7 @@ class InOneProcess:
         """Compute everything that the account wants."""
         for order in account.orders:
             try:
+                account.fetch(order)
                 bench = Bench(order)
             except CannotWriteError:
                 raise

@@ -31,7 +31,7 @@ def check_models(study: Study, checkpoints: Sequence[Checkpoint], configs: Seque
             device_of(checkpoint)
             _check_device_map(checkpoint, built(checkpoint, config))
         check_choice(study.capture, checkpoint.label, config)
-        check_weights(runnable, config, _files(checkpoint))
+        check_weights(runnable, config, _files(checkpoint, needed=runnable is checkpoint))
 
 
 def is_computed(study: Study, checkpoint: Checkpoint) -> bool:
@@ -76,13 +76,17 @@ def _check_device_map(checkpoint: Checkpoint, model: nn.Module) -> None:
             )
 
 
-def _files(checkpoint: Checkpoint) -> list[Path] | None:
-    """The weight files of a checkpoint, each whole, if all are at hand; those of the hub must at least be listed."""
+def _files(checkpoint: Checkpoint, *, needed: bool) -> list[Path] | None:
+    """The weight files of a checkpoint, each whole, if all are at hand.
+
+    Those of the hub must at least be listed, where they are `needed`. Those of a folder always are, to know it again.
+    """
     repo = str(checkpoint.repo)
     folder = model_folder(repo, checkpoint.revision)
     if checkpoint.random_weights or checkpoint.gguf_file:
         return None
-    check_present(repo, folder)
+    if needed or folder == Path(repo):
+        check_present(repo, folder)
     files, complete = files_at_hand(repo, folder)
     for path in files:
         read_header(path)

@@ -63,20 +63,19 @@ class Documents:
         )
 
 
-def prepare(corpus: Corpus, tokenizer: Any, length: int, folder: Path, scratch: Path | None = None) -> Documents:
+def prepare(corpus: Corpus, tokenizer: Any, length: int, folder: Path) -> Documents:
     """Tokenize a corpus into documents of exactly `length` tokens, once: the result is kept in `folder`.
 
     Shorter documents are left out (or joined); when there are fewer than asked for, it says so and nothing is kept.
     Tokens are made anew when the files that were read for them hold something else now, when the branch of a hub
-    dataset has moved, and when they are not what was written. With `scratch` those go there, and nothing into `folder`.
+    dataset has moved, and when they are not what was written.
     """
-    target = scratch or folder
-    corpus = pinned(corpus, folder, target)
-    name = _key(corpus, tokenizer, length)[:16]
-    known = _known(folder / f"{name}.json", corpus)
+    corpus = pinned(corpus, folder)
+    record = _record(corpus, tokenizer, length, folder)
+    known = _known(record, corpus)
     if known is not None:
         return known
-    reader, path = _Reader(corpus), target / f"{name}.bin"
+    reader, path = _Reader(corpus), record.with_suffix(".bin")
     kept = left_out = empty = largest = 0
     with atomic_path(path) as temporary:
         with temporary.open("wb") as file:
@@ -102,8 +101,20 @@ def prepare(corpus: Corpus, tokenizer: Any, length: int, folder: Path, scratch: 
     documents = Documents(str(path), kept, length, left_out, empty, largest, dataset)
     facts = {name: value for name, value in asdict(documents).items() if name != "path"}
     read = {"files": reader.digests, "to the end": reader.at_end}
-    write_bytes(path.with_suffix(".json"), sealed_json({"documents": facts, "sha256": digest, "read": read}))
+    write_bytes(record, sealed_json({"documents": facts, "sha256": digest, "read": read}))
     return documents
+
+
+def expect(corpus: Corpus, tokenizer: Any, length: int, folder: Path) -> Documents | None:
+    """What `prepare` would find in `folder`, None where it would tokenize; nothing is written.
+
+    Of a corpus that is not tokenized yet the first text is read: settings that cannot be right show there.
+    """
+    corpus = pinned(corpus, folder, note=False)
+    known = _known(_record(corpus, tokenizer, length, folder), corpus)
+    if known is None:
+        next(texts(corpus), None)
+    return known
 
 
 def check_tokens(record: Path) -> str | None:
@@ -205,7 +216,11 @@ def vocabulary_hash(tokenizer: Any) -> str:
     return hashlib.sha256(vocabulary.encode()).hexdigest()
 
 
-def _key(corpus: Corpus, tokenizer: Any, length: int) -> str:
-    """Hash of the settings that decide the tokens and of the tokenizer; what the files hold is looked at apart."""
+def _record(corpus: Corpus, tokenizer: Any, length: int, folder: Path) -> Path:
+    """Where the record of tokens stands: by a hash of the settings that decide them and of the tokenizer.
+
+    What the files hold is looked at apart.
+    """
     settings = corpus.model_dump(mode="json", exclude={"paths"} if is_on_hub(corpus) else {"paths", "repo"})
-    return fingerprint([FORMAT, settings, length, vocabulary_hash(tokenizer)])
+    key = fingerprint([FORMAT, settings, length, vocabulary_hash(tokenizer)])
+    return folder / f"{key[:16]}.json"

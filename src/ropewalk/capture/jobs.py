@@ -1,15 +1,15 @@
 """What a study asks for: one job per checkpoint, with its documents, shards and fingerprints."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ropewalk.capture.checks import check_models
-from ropewalk.capture.corpus import Documents, prepare, vocabulary_hash
+from ropewalk.capture.corpus import Documents, expect, prepare
 from ropewalk.capture.manifest import manifest_facts
 from ropewalk.capture.settings import scope_of, settings_fingerprint
 from ropewalk.capture.shards import (
@@ -19,22 +19,26 @@ from ropewalk.capture.shards import (
     split_documents,
 )
 from ropewalk.capture.texts import check_corpus
+from ropewalk.capture.tokenizers import Tokenizers
 from ropewalk.capture.work import Order
+from ropewalk.digests import Digests
 from ropewalk.errors import RopewalkError
 from ropewalk.fingerprint import local_origin
 from ropewalk.models.device import compute_dtype
 from ropewalk.models.hub import model_folder
 from ropewalk.models.identity import model_fingerprint, model_origin
-from ropewalk.models.loading import load_config, load_tokenizer
+from ropewalk.models.loading import load_config
 from ropewalk.models.source import TokenizerLocation
 from ropewalk.ownership import claimed
 from ropewalk.progress import logger
 from ropewalk.statistics.base import Scope, Statistic
 from ropewalk.statistics.registry import build, loaded_plugins
-from ropewalk.study import Capture, Checkpoint, Study
+from ropewalk.study import Capture, Checkpoint, Corpus, Study
 
 TOKENS = "tokens"
 """Folder of the token files beside the results."""
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -108,68 +112,100 @@ def tokens_fingerprint(rows: Any, documents: range, total: int) -> str:
 
 
 @dataclass(frozen=True)
+class Draft:
+    """A checkpoint whose documents are not tokenized yet: what a plan can know of its job.
+
+    `documents` is how many are asked for, None for all that are long enough.
+    """
+
+    checkpoint: Checkpoint
+    config: Any
+    documents: int | None
+    shards: int
+    scope: Scope
+    statistics: tuple[Statistic, ...]
+    folder: Path
+    model: str
+    settings: str
+
+    def missing(self) -> list[int]:
+        """Numbers of the shards still to be computed; those that are there are taken to be of the same documents."""
+        expected = Provenance(self.model, None, self.settings)
+        return missing_shards(self.folder, dict.fromkeys(range(self.shards), expected), self.shards, self.documents)
+
+
+@dataclass(frozen=True)
 class Inputs:
-    """What a study's checkpoints with a model are made from, as far as it was checked before anything is written."""
+    """What checkpoints with a model are made from, as far as it was checked before anything is written."""
 
     statistics: tuple[Statistic, ...]
     checkpoints: tuple[Checkpoint, ...]
     configs: tuple[Any, ...]
-    tokenizers: Mapping[TokenizerLocation, Any]
+    tokenizers: Tokenizers
 
 
-def check_inputs(study: Study) -> Inputs:
-    """Check everything that can be checked without reading weights and documents; nothing is written."""
-    statistics = tuple(build(study.capture.statistics))
-    checkpoints = tuple(checkpoint for checkpoint in study.checkpoints if checkpoint.source is None)
+def check_inputs(study: Study, wanted: Container[str] | None = None) -> Inputs:
+    """Check everything that can be checked without reading weights and documents; nothing is written.
+
+    `wanted` names the checkpoints that are looked at, in place of all.
+    """
+    statistics, tokenizers = tuple(build(study.capture.statistics)), Tokenizers()
+    checkpoints = tuple(one for one in _with_model(study) if wanted is None or one.name in wanted)
     if not checkpoints:
-        return Inputs(statistics, (), (), {})
+        return Inputs(statistics, (), (), tokenizers)
     check_corpus(study.corpus)
     configs = tuple(load_config(checkpoint, checkpoint.context) for checkpoint in checkpoints)
     check_models(study, checkpoints, configs)
-    tokenizers = {one.tokenizer_location: load_tokenizer(one) for one in _by_tokenizer(checkpoints).values()}
+    for checkpoint in checkpoints:
+        tokenizers.of(checkpoint)
     return Inputs(statistics, checkpoints, configs, tokenizers)
 
 
-def prepare_jobs(
-    study: Study, inputs: Inputs | None = None, *, adopt: bool = False, scratch: Path | None = None
-) -> list[Job]:
+def prepare_jobs(study: Study, inputs: Inputs | None = None, *, adopt: bool = False) -> list[Job]:
     """Tokenize the corpus, and cut it into shards.
 
-    The same documents serve all checkpoints of one tokenizer: those as long as the longest of their contexts. Tokens
-    are kept in the results folder, which becomes the study's (see `claimed`), or in `scratch` where nothing is to be
-    written there. `inputs` is what `check_inputs` gave, if it is at hand.
+    The same documents serve all checkpoints of one tokenizer: those as long as the longest of their contexts, in the
+    whole study. Tokens are kept in the results folder, which becomes the study's (see `claimed`). `inputs` is what
+    `check_inputs` gave, if it is at hand.
     """
     inputs = check_inputs(study) if inputs is None else inputs
-    if scratch is not None:
-        return _jobs(study, inputs, scratch)
     with claimed(study.folder, study.owner, adopt=adopt):
-        return _jobs(study, inputs, None)
+        documents, digests = _documents(study, inputs, prepare), Digests(study.folder)
+        for one in dict.fromkeys(documents):
+            logger.info("corpus: %s", one.describe())
+        jobs = [
+            _job(study, inputs, checkpoint, config, own, digests)
+            for checkpoint, config, own in zip(inputs.checkpoints, inputs.configs, documents, strict=True)
+        ]
+        digests.write()
+        return jobs
 
 
-def _jobs(study: Study, inputs: Inputs, scratch: Path | None) -> list[Job]:
-    checkpoints, tokenizers = inputs.checkpoints, inputs.tokenizers
-    # Known by what they are: a tokenizer that stands beside every revision is one tokenizer.
-    vocabularies = {location: vocabulary_hash(tokenizer) for location, tokenizer in tokenizers.items()}
-    lengths: dict[str, int] = {}
-    for checkpoint in checkpoints:
-        vocabulary = vocabularies[checkpoint.tokenizer_location]
-        lengths[vocabulary] = max(checkpoint.context, lengths.get(vocabulary, 0))
-    kept = study.folder / TOKENS
-    documents: dict[str, Documents] = {}
-    jobs = []
-    for checkpoint, config in zip(checkpoints, inputs.configs, strict=True):
-        vocabulary = vocabularies[checkpoint.tokenizer_location]
-        if vocabulary not in documents:
-            tokenizer = tokenizers[checkpoint.tokenizer_location]
-            documents[vocabulary] = prepare(study.corpus, tokenizer, lengths[vocabulary], kept, scratch)
-            logger.info("corpus: %s", documents[vocabulary].describe())
-        _check_vocabulary(checkpoint, config, documents[vocabulary])
-        jobs.append(_job(study, checkpoint, config, documents[vocabulary], inputs.statistics, vocabulary))
-    return jobs
+def draft_jobs(study: Study, inputs: Inputs) -> list[Job | Draft]:
+    """What `prepare_jobs` would give, without tokenizing anything: drafts of jobs whose documents are not there yet."""
+    documents, digests = _documents(study, inputs, expect), Digests(study.folder)
+    return [
+        _draft(study, inputs, checkpoint, config, digests)
+        if own is None
+        else _job(study, inputs, checkpoint, config, own, digests)
+        for checkpoint, config, own in zip(inputs.checkpoints, inputs.configs, documents, strict=True)
+    ]
 
 
-def _by_tokenizer(checkpoints: Sequence[Checkpoint]) -> dict[TokenizerLocation, Checkpoint]:
-    return {checkpoint.tokenizer_location: checkpoint for checkpoint in checkpoints}
+def _with_model(study: Study) -> list[Checkpoint]:
+    return [checkpoint for checkpoint in study.checkpoints if checkpoint.source is None]
+
+
+def _documents(study: Study, inputs: Inputs, find: Callable[[Corpus, Any, int, Path], Found]) -> list[Found]:
+    """The documents of each checkpoint of the inputs; they are found once for each tokenizer, whatever its location."""
+    found: dict[str, Found] = {}
+    tokenizers = inputs.tokenizers
+    for checkpoint in inputs.checkpoints:
+        vocabulary = tokenizers.vocabulary(checkpoint)
+        if vocabulary not in found:
+            length = tokenizers.length(checkpoint, _with_model(study))
+            found[vocabulary] = find(study.corpus, tokenizers.of(checkpoint), length, study.folder / TOKENS)
+    return [found[tokenizers.vocabulary(checkpoint)] for checkpoint in inputs.checkpoints]
 
 
 def _check_vocabulary(checkpoint: Checkpoint, config: Any, documents: Documents) -> None:
@@ -182,30 +218,44 @@ def _check_vocabulary(checkpoint: Checkpoint, config: Any, documents: Documents)
 
 
 def _job(
-    study: Study,
-    checkpoint: Checkpoint,
-    config: Any,
-    documents: Documents,
-    statistics: tuple[Statistic, ...],
-    vocabulary: str,
+    study: Study, inputs: Inputs, checkpoint: Checkpoint, config: Any, documents: Documents, digests: Digests
 ) -> Job:
+    _check_vocabulary(checkpoint, config, documents)
     scope = scope_of(study, checkpoint, documents.documents)
-    origin = model_origin(checkpoint)
+    origin = model_origin(checkpoint, digests)
     return Job(
         checkpoint=checkpoint,
         config=config,
         documents=documents,
         shards=split_documents(documents.documents, study.capture.shards),
         scope=scope,
-        statistics=statistics,
+        statistics=inputs.statistics,
         folder=capture_folder(study.folder, checkpoint.slug),
         origins={
             "checkpoint": checkpoint.name,
             "model": f"{origin}, untrained" if checkpoint.random_weights else origin,
-            "tokenizer": _tokenizer_origin(checkpoint.tokenizer_location, vocabulary),
+            "tokenizer": _tokenizer_origin(checkpoint.tokenizer_location, inputs.tokenizers.vocabulary(checkpoint)),
         },
         model=model_fingerprint(checkpoint, config, origin),
-        settings=settings_fingerprint(study.capture, scope, statistics),
+        settings=settings_fingerprint(study.capture, scope, inputs.statistics),
+    )
+
+
+def _draft(study: Study, inputs: Inputs, checkpoint: Checkpoint, config: Any, digests: Digests) -> Draft:
+    asked, shards = study.corpus.documents, study.capture.shards
+    shards = shards if asked is None else min(shards, asked)
+    # Of all that are long enough there is at least one for each shard, or there would be fewer of those.
+    scope = scope_of(study, checkpoint, shards if asked is None else asked)
+    return Draft(
+        checkpoint=checkpoint,
+        config=config,
+        documents=asked,
+        shards=shards,
+        scope=scope,
+        statistics=inputs.statistics,
+        folder=capture_folder(study.folder, checkpoint.slug),
+        model=model_fingerprint(checkpoint, config, model_origin(checkpoint, digests)),
+        settings=settings_fingerprint(study.capture, scope, inputs.statistics),
     )
 
 

@@ -17,11 +17,11 @@ def is_on_hub(corpus: Corpus) -> bool:
     return corpus.source == "dataset" and not Path(str(corpus.repo)).is_dir()
 
 
-def pinned(corpus: Corpus, folder: Path, target: Path) -> Corpus:
+def pinned(corpus: Corpus, folder: Path, *, note: bool = True) -> Corpus:
     """The corpus with the commit that a hub dataset stands at as its revision.
 
-    It is noted in `target`, and looked up in `folder`, so that tokens that are there can be used where the hub cannot
-    be reached.
+    It is noted in `folder` (unless nothing is to be written), and looked up there, so that tokens that are there can be
+    used where the hub cannot be reached.
     """
     if not is_on_hub(corpus):
         return corpus
@@ -34,6 +34,6 @@ def pinned(corpus: Corpus, folder: Path, target: Path) -> Corpus:
             raise
         commit = known[asked]
         logger.info("the hub cannot be reached: %s is taken as it was, at commit %s", asked, commit)
-    if known.get(asked) != commit:
-        write_bytes(target / COMMITS, sealed_json({"commits": known | {asked: commit}}))
+    if note and known.get(asked) != commit:
+        write_bytes(folder / COMMITS, sealed_json({"commits": known | {asked: commit}}))
     return corpus.model_copy(update={"revision": commit})

@@ -1,13 +1,11 @@
 """Computing the missing shards of a study."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ropewalk.capture.account import Account, Engine, InOneProcess, publish
-from ropewalk.capture.jobs import Job, check_inputs, prepare_jobs
+from ropewalk.capture.downloads import Downloads, survey
+from ropewalk.capture.jobs import Draft, Inputs, Job, check_inputs, draft_jobs, prepare_jobs
 from ropewalk.capture.manifest import MODEL_FACTS, known_manifest
 from ropewalk.capture.nulls import with_nulls
 from ropewalk.capture.plan import describe
@@ -17,31 +15,11 @@ from ropewalk.capture.work import Bench
 from ropewalk.capture.working import clear_notes, working
 from ropewalk.errors import RopewalkError
 from ropewalk.files import check_writable
+from ropewalk.models.hub import without_bars
 from ropewalk.ownership import check_owner
 from ropewalk.progress import logger
 from ropewalk.record import is_recorded, note_versions, write_record
 from ropewalk.study import Study
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a study asks for, checked whole: a job per checkpoint with a model, and one per dataset that is wanted."""
-
-    wanted: set[str]
-    jobs: list[Job]
-    sources: list[SourceJob]
-
-    @property
-    def wanted_jobs(self) -> list[Job]:
-        """The jobs of the checkpoints that are to be computed now."""
-        return [job for job in self.jobs if job.checkpoint.name in self.wanted]
-
-    def check_shards(self) -> None:
-        """Stop at a shard of other inputs, before the record says that the results are this study's."""
-        for job in self.wanted_jobs:
-            job.missing()
-        for source in self.sources:
-            source.missing()
 
 
 def capture_study(
@@ -56,36 +34,46 @@ def capture_study(
 
     `only` names checkpoints (by name or label) and `shards` numbers, for a part of the work on one machine of many.
     The results folder must be new, empty or of this study; `adopt` takes over one of a study that was moved and edited.
-    `engine` computes the shards: this process by default. Those that fail are an `UnfinishedError` when all others are
-    done.
+    `engine` computes the shards: this process by default. What cannot be fetched or computed is left out, and said at
+    the end: an IncompleteError.
     """
     study = with_nulls(study)
-    wanted = _wanted(study, only)
-    work = _prepare(study, wanted, adopt=adopt)
-    for job in work.wanted_jobs:
+    # A mark that is damaged is written anew where the record says the same.
+    adopt = adopt or is_recorded(study)
+    inputs, sources = _check(study, only, adopt=adopt)
+    needs = survey(study, inputs.checkpoints)
+    if needs.weights:
+        logger.info("%s", needs.describe())
+    jobs = prepare_jobs(study, inputs, adopt=adopt)
+    for job in jobs:
         for shard in shards or ():
             if not 0 <= shard < len(job.shards):
                 raise RopewalkError(f"there is no shard {shard}: the study has shards 0 to {len(job.shards) - 1}")
-    work.check_shards()
+    _check_shards(jobs, sources)
     # One entry for each tokenizer: all its checkpoints read the same documents.
-    documents = [one.facts() for one in dict.fromkeys(job.documents for job in work.jobs)]
-    origins = [*(job.origins for job in work.jobs), *(source.origins for source in work.sources)]
-    write_record(study.folder, study, documents, origins)
+    documents = [one.facts() for one in dict.fromkeys(job.documents for job in jobs)]
+    origins = [*(job.origins for job in jobs), *(source.origins for source in sources)]
+    write_record(study.folder, study, documents, origins, partial=bool(only))
     # Datasets first: reading them is quick, and a mistake in one shows before a model runs for hours.
-    for source in work.sources:
+    for source in sources:
         run_source(source)
-    _compute(study, work.wanted_jobs, shards, engine or InOneProcess())
+    account = _compute(study, jobs, shards, engine or InOneProcess(), Downloads(study, needs))
     folders = {one.name: capture_folder(study.folder, one.slug) for one in study.checkpoints}
     note_versions(study.folder, {name: shard_versions(folder) for name, folder in folders.items()})
+    account.check()
 
 
-def plan_study(study: Study, *, adopt: bool = False) -> str:
-    """What a study will cost, as text; finds what a run would find before it computes anything, and writes nothing."""
+def plan_study(study: Study, *, only: Sequence[str] = (), adopt: bool = False) -> str:
+    """What a study will cost, as text; tokenizes nothing and writes nothing.
+
+    Finds what a run would find before it computes anything, but for what only the whole corpus shows. `only` names
+    checkpoints, as of `capture_study`.
+    """
     study = with_nulls(study)
-    with TemporaryDirectory() as scratch:
-        work = _prepare(study, _wanted(study, ()), adopt=adopt, scratch=Path(scratch))
-        work.check_shards()
-        return describe(study, work.jobs, work.sources)
+    inputs, sources = _check(study, only, adopt=adopt or is_recorded(study))
+    jobs = draft_jobs(study, inputs)
+    _check_shards(jobs, sources)
+    return describe(study, jobs, sources, survey(study, inputs.checkpoints))
 
 
 def _wanted(study: Study, only: Sequence[str]) -> set[str]:
@@ -98,19 +86,27 @@ def _wanted(study: Study, only: Sequence[str]) -> set[str]:
     return {one.name for one in study.checkpoints if not only or one.name in only or one.label in only}
 
 
-def _prepare(study: Study, wanted: set[str], *, adopt: bool, scratch: Path | None = None) -> Work:
-    """Check a study whole, and tokenize its documents: into its folder, which becomes its own, or into `scratch`."""
-    # A mark that is damaged is written anew where the record says the same.
-    adopt = adopt or is_recorded(study)
+def _check(study: Study, only: Sequence[str], *, adopt: bool) -> tuple[Inputs, list[SourceJob]]:
+    """Check what is wanted of a study, and its folder: models, and vectors on disk; nothing is written."""
+    wanted = _wanted(study, only)
     check_owner(study.folder, study.owner, adopt=adopt)
-    inputs, sources = check_inputs(study), prepare_sources(study, lambda checkpoint: checkpoint.name in wanted)
+    inputs = check_inputs(study, wanted)
+    sources = prepare_sources(study, lambda checkpoint: checkpoint.name in wanted)
     check_writable(study.folder)
-    return Work(wanted, prepare_jobs(study, inputs, adopt=adopt, scratch=scratch), sources)
+    return inputs, sources
 
 
-def _compute(study: Study, jobs: Sequence[Job], shards: Sequence[int] | None, engine: Engine) -> None:
+def _check_shards(jobs: Sequence[Job | Draft], sources: Sequence[SourceJob]) -> None:
+    """Stop at a shard of other inputs, before the record says that the results are this study's."""
+    for one in (*jobs, *sources):
+        one.missing()
+
+
+def _compute(
+    study: Study, jobs: Sequence[Job], shards: Sequence[int] | None, engine: Engine, downloads: Downloads
+) -> Account:
     """Let an engine compute what is missing of jobs, or those of it that are among `shards`."""
-    orders, wanted = [], {}
+    orders, wanted, done = [], {}, []
     for number, job in enumerate(jobs, 1):
         order = job.order(study.capture, f"{job.checkpoint.label} ({number}/{len(jobs)})")
         missing = job.missing(shards)
@@ -120,13 +116,17 @@ def _compute(study: Study, jobs: Sequence[Job], shards: Sequence[int] | None, en
         else:
             order.write_manifest(_known_facts(job) or Bench(order).facts)
             logger.info("%s: %d shards were there already", order.label, len(job.shards))
+            done.append(job)
+    for job in done:
+        if not job.missing():
             publish(job)
+            downloads.release(job.checkpoint, list(wanted))
     clear_notes(study.folder)
-    with working(study.folder, engine.name) as note:
-        account = Account(study, jobs, orders, wanted, note)
+    with working(study.folder, engine.name) as note, without_bars():
+        account = Account(study, jobs, orders, wanted, note, downloads)
         with account.progress:
             engine.run(account)
-    account.check()
+    return account
 
 
 def _known_facts(job: Job) -> dict[str, Any] | None:

@@ -31,10 +31,10 @@ ShardSums = Mapping[tuple[str, int], Sums]
 
 @dataclass(frozen=True)
 class Provenance:
-    """Fingerprints of what decides a shard's numbers."""
+    """Fingerprints of what decides a shard's numbers; where documents are not known yet, those of `tokens` are None."""
 
     model: str
-    tokens: str
+    tokens: str | None
     settings: str
 
 
@@ -86,7 +86,7 @@ def shard_bytes(
     return seal(save(arrays, metadata={"ropewalk": json.dumps(marks)}))
 
 
-def missing_shards(folder: Path, provenances: Mapping[int, Provenance], of: int, documents: int) -> list[int]:
+def missing_shards(folder: Path, provenances: Mapping[int, Provenance], of: int, documents: int | None) -> list[int]:
     """Numbers of the shards among `provenances` that are still to be computed, a damaged one being one of them.
 
     One that was made from other inputs is an error, and so are shards of another split of as many `documents` than
@@ -119,12 +119,12 @@ def _other(path: Path, provenance: Provenance) -> str:
         ("model", "another model or `dtype`"),
         ("tokens", "other documents"),
     ):
-        if marks.get(part) != expected[part]:
+        if expected[part] is not None and marks.get(part) != expected[part]:
             return what
     return ""
 
 
-def _check_split(folder: Path, shards: int, documents: int) -> None:
+def _check_split(folder: Path, shards: int, documents: int | None) -> None:
     """Stop when the same number of documents was cut into another number of shards, of which some are there."""
     known = known_manifest(folder)
     if known is None or known.get("documents") != documents or known.get("shards") == shards:

@@ -10,6 +10,7 @@ from ropewalk.capture.manifest import MANIFEST, damaged, manifest_facts, model_f
 from ropewalk.capture.shards import (
     Provenance,
     ShardSums,
+    capture_folder,
     open_shards,
     prefix_of,
     provenance_of,
@@ -19,8 +20,12 @@ from ropewalk.capture.shards import (
 )
 from ropewalk.errors import RopewalkError
 from ropewalk.models.layout import Head, Layout
+from ropewalk.progress import logger
+from ropewalk.seals import Ledger
 from ropewalk.statistics.base import KINDS, LayerHeads, Scope, Sums, layers_of
 from ropewalk.statistics.registry import build
+from ropewalk.study import Study
+from ropewalk.text import some
 from ropewalk.versions import Versions, installed
 
 
@@ -67,9 +72,18 @@ class StoredCapture:
             self._check_heads(number, heads)
         return [self._read(number, statistic, heads.layer.layer) for number in range(len(self._files))]
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all its shards are there."""
+        return all(path.is_file() for path in self._paths)
+
+    @property
+    def _paths(self) -> list[Path]:
+        return [shard_path(self.folder, number) for number in range(len(self.provenances))]
+
     @cached_property
     def _files(self) -> list[Any]:
-        paths = [shard_path(self.folder, number) for number in range(len(self.provenances))]
+        paths = self._paths
         missing = [path for path in paths if not path.is_file()]
         if missing:
             raise RopewalkError(
@@ -109,6 +123,36 @@ class StoredCapture:
         }
 
 
+def stored_captures(results: Path, study: Study) -> dict[str, StoredCapture]:
+    """The captures of a results folder, by checkpoint: those that have a manifest, be all shards there or not."""
+    folders = {(one.name, one.label): capture_folder(results, one.slug) for one in study.checkpoints}
+    return {
+        name: StoredCapture(folder, label) for (name, label), folder in folders.items() if (folder / MANIFEST).is_file()
+    }
+
+
+def finished_captures(results: Path, study: Study) -> dict[str, StoredCapture]:
+    """The captures of a results folder that have all their shards, by checkpoint; it is said which do not."""
+    captures = {name: captured for name, captured in stored_captures(results, study).items() if captured.is_complete}
+    if not captures:
+        raise RopewalkError(f"{results} holds no finished capture of a checkpoint: run `ropewalk capture STUDY` first")
+    left_out = [one.label for one in study.checkpoints if one.name not in captures]
+    if left_out:
+        logger.warning("the tables lack %s: not all shards are there", some(left_out, 10))
+    return captures
+
+
+def tabulated_captures(folder: Path, study: Study) -> dict[str, StoredCapture]:
+    """The captures that the tables of a folder are of, or would be of: shards that were lost since do not change that.
+
+    One that was never finished is in none.
+    """
+    ledger = Ledger.read(folder)
+    known = {} if ledger is None else ledger.made_from.get("shards", {})
+    captures = stored_captures(folder, study)
+    return {name: captured for name, captured in captures.items() if captured.is_complete or name in known}
+
+
 @dataclass(frozen=True)
 class MemoryCapture:
     """A checkpoint's capture that was never written: the sums of each group of documents, by (statistic, layer)."""
@@ -142,8 +186,15 @@ class MemoryCapture:
         return [shard[statistic, heads.layer.layer] for shard in self.shards]
 
 
+def write_captures(results: Path, study: Study, captures: "Mapping[str, StoredCapture | MemoryCapture]") -> None:
+    """Write captures, by checkpoint, into a results folder."""
+    for checkpoint in study.checkpoints:
+        if checkpoint.name in captures:
+            write_capture(capture_folder(results, checkpoint.slug), captures[checkpoint.name], checkpoint.name)
+
+
 def write_capture(folder: Path, captured: "StoredCapture | MemoryCapture", checkpoint: str) -> None:
-    """Write a capture as a run of the study would have: its manifest and its shards."""
+    """Write a capture as a run of its study would have: its manifest and its shards."""
     manifest = {
         "checkpoint": checkpoint,
         **manifest_facts(captured.scope, captured.provenances, build(captured.statistics)),

@@ -16,6 +16,7 @@ from ropewalk.capture.readiness import make_ready
 from ropewalk.capture.settings import choose_heads
 from ropewalk.capture.shards import Provenance, shard_bytes
 from ropewalk.errors import RopewalkError
+from ropewalk.models.downloads import absent_weights, fetch
 from ropewalk.models.identity import model_fingerprint
 from ropewalk.models.loading import load_config, load_model
 from ropewalk.statistics.base import Scope, layers_of
@@ -94,6 +95,9 @@ class Bench:
                 f"{checkpoint.repo} is another model on {here} than on {order.host}, where the study was started: put "
                 "the same files there, or name a repository of the hub"
             )
+        weights = absent_weights(checkpoint)
+        if weights is not None:
+            fetch(weights)
         self._model = load_model(checkpoint, config)
         ready = make_ready(self._model, checkpoint.label, checkpoint.context, capture.pre_rope)
         self.heads = choose_heads(ready.layout, capture)

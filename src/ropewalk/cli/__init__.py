@@ -21,7 +21,7 @@ LONGEST_LINE = 1000
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; a mistake the user can fix is one line and exit code 2."""
+    """Run the command line; a mistake the user can fix is one line and exit code 2, work that lacks a part 3."""
     from ropewalk.progress import listening
     from ropewalk.text import cut, printable
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Whatever a message repeats, no line of it fills a terminal.
         lines = [cut(line, LONGEST_LINE) for line in printable(str(error), newlines=True).split("\n")]
         click.echo("ropewalk: " + "\n".join(lines), err=True)
-        sys.exit(2)
+        sys.exit(error.exit_code)
     except click.ClickException as error:
         click.echo(_usage(error) + f"Error: {cut(printable(error.format_message()), LONGEST_LINE)}", err=True)
         sys.exit(error.exit_code)

@@ -15,14 +15,21 @@ AXES = ("pooled", "centred", "drift")
 def analyze(results: Path) -> None:
     """Compute the tables from the shards.
 
-    Writes qk.csv, heads.csv and the replicates behind the standard errors into the RESULTS folder.
+    Writes qk.csv, heads.csv and the replicates behind the standard errors into the RESULTS folder. Where checkpoints
+    are not finished, the tables are of the others, and the exit code is 3.
     """
+    from ropewalk.errors import IncompleteError
     from ropewalk.results import analyze as compute
-    from ropewalk.text import count
+    from ropewalk.text import count, some
 
-    table = compute(results).table
+    computed = compute(results)
+    table = computed.table
     rows, checkpoints = count(len(table), "row"), count(table["checkpoint"].nunique(), "checkpoint")
     click.echo(f"{results / 'qk.csv'}: {rows}, {checkpoints}")
+    if computed.missing:
+        raise IncompleteError(
+            f"the tables lack {some(computed.missing, 10)}: run `ropewalk capture STUDY` again, which computes them"
+        )
 
 
 @cli.command(example="ropewalk figures results/miniature")

@@ -55,15 +55,17 @@ def demo(results: Path | None) -> None:
 def run(study: Path, dry_run: bool, results: Path | None, adopt: bool, wait: bool, **placement: Any) -> None:
     """Run a whole STUDY, or what is left of it.
 
-    Capture, tables, figures, report. A run that was stopped goes on where it was.
+    Capture, tables, figures, report. A run that was stopped goes on where it was. Where weights could not be fetched,
+    the rest is finished, what is missing is said, and the exit code is 3.
     """
     from ropewalk.studyfile import load_study
 
     loaded = load_study(study, results)
     if dry_run:
-        _print_plan(loaded, adopt)
+        _print_plan(loaded, (), adopt)
         return
     from ropewalk.capture.account import ComputedElsewhereError
+    from ropewalk.errors import IncompleteError
     from ropewalk.pipeline import run_study
 
     try:
@@ -71,6 +73,10 @@ def run(study: Path, dry_run: bool, results: Path | None, adopt: bool, wait: boo
     except ComputedElsewhereError as told:
         click.echo(str(told))
         return
+    except IncompleteError:
+        if (loaded.folder / "report.html").is_file():
+            _print_results(loaded.folder)
+        raise
     _print_results(loaded.folder)
 
 
@@ -99,7 +105,7 @@ def capture(
 
     loaded = load_study(study, results)
     if dry_run:
-        _print_plan(loaded, adopt)
+        _print_plan(loaded, only, adopt)
         return
     from ropewalk.capture.account import ComputedElsewhereError
     from ropewalk.capture.run import capture_study
@@ -140,10 +146,10 @@ def _engine(study: Any, options: Mapping[str, Any], wait: bool) -> Any:
     return choose_engine(placement, wait=wait)
 
 
-def _print_plan(study: Any, adopt: bool) -> None:
+def _print_plan(study: Any, only: Sequence[str], adopt: bool) -> None:
     from ropewalk.capture.run import plan_study
 
-    click.echo(plan_study(study, adopt=adopt))
+    click.echo(plan_study(study, only=only, adopt=adopt))
 
 
 def _print_results(folder: Path) -> None:

@@ -2,9 +2,10 @@
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
@@ -18,6 +19,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from ropewalk.errors import RopewalkError
@@ -27,13 +29,25 @@ LIGHT = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py")
 
 COMMIT = re.compile("[0-9a-f]{40}")
 
+BUSY = (408, 429)
+"""Answers, besides those from 500 on, that are about the hub and not about what it was asked."""
+
 _LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 # The client's HTTP library differs between versions of the client: its base exception is taken from the client's own.
 _TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
 
 
 class HubUnreachableError(RopewalkError):
-    """The hub does not answer: what is known of it already may do."""
+    """The hub does not answer, or not now: what is known of it already may do."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a repository on the hub: its size, the name of its blob in the cache, and its SHA-256 where known."""
+
+    size: int
+    blob: str
+    sha256: str | None
 
 
 @contextmanager
@@ -55,7 +69,9 @@ def hub_errors(repo: str, endpoint: str) -> Iterator[None]:
         raise HubUnreachableError(f"HF_HUB_OFFLINE is set, and {repo} is on the hub: unset it and run again") from error
     except HfHubHTTPError as error:
         status = error.response.status_code
-        raise RopewalkError(f"the hub answered {status} about {repo}: wait a little and run again") from error
+        passing = status >= 500 or status in BUSY
+        kind = HubUnreachableError if passing else RopewalkError
+        raise kind(f"the hub answered {status} about {repo}: wait a little and run again") from error
     except (LocalEntryNotFoundError, _TRANSPORT_ERROR) as error:
         raise HubUnreachableError(
             f"cannot reach the hub at {endpoint} for {repo}: check the connection (or HF_ENDPOINT) and run again"
@@ -88,8 +104,12 @@ def repo_names(repo: str, folder: Path) -> list[str]:
     """Names of all files at the top of a model's folder or repository."""
     if folder == Path(repo):
         return sorted(path.name for path in folder.iterdir())
-    with _hub(repo, None):
-        return sorted(HfApi().list_repo_files(repo, revision=folder.name))
+    return sorted(remote_files(repo, folder))
+
+
+def remote_files(repo: str, folder: Path) -> Mapping[str, RemoteFile]:
+    """The files of a hub repository at the cached commit `folder`, by name; asked for once, as a commit stays."""
+    return _remote_files(repo, folder.name, constants.ENDPOINT)
 
 
 def dataset_commit(repo: str, revision: str | None) -> str:
@@ -110,13 +130,26 @@ def dataset_folder(repo: str, commit: str, names: Sequence[str]) -> Path:
         return Path(snapshot_download(repo, repo_type="dataset", revision=commit, allow_patterns=list(names)))
 
 
-@lru_cache
+@cache
+def _remote_files(repo: str, commit: str, endpoint: str) -> Mapping[str, RemoteFile]:
+    del endpoint
+    with _hub(repo, commit):
+        listed = list(HfApi().list_repo_tree(repo, recursive=True, revision=commit))
+    digests = {one.path: one.lfs.sha256 if one.lfs else None for one in listed if isinstance(one, RepoFile)}
+    return {
+        one.path: RemoteFile(one.size, digests[one.path] or one.blob_id, digests[one.path])
+        for one in listed
+        if isinstance(one, RepoFile)
+    }
+
+
+@cache
 def _dataset_commit(repo: str, revision: str | None, endpoint: str) -> str:
     del endpoint
     return dataset_names(repo, revision)[0]
 
 
-@lru_cache
+@cache
 def _commit(repo: str, revision: str | None, endpoint: str) -> Path:
     """Remembered for the life of the process: a branch that moves meanwhile cannot mix two commits in one run."""
     del endpoint
@@ -125,24 +158,30 @@ def _commit(repo: str, revision: str | None, endpoint: str) -> Path:
 
 
 @contextmanager
-def _hub(repo: str, revision: str | None) -> Iterator[None]:
-    """Failures become sentences; bars are shown on a terminal only."""
-    bars = not are_progress_bars_disabled() and not sys.stderr.isatty()
-    if bars:
+def without_bars() -> Iterator[None]:
+    """While the block runs, the client shows no bars."""
+    shown = not are_progress_bars_disabled()
+    if shown:
         disable_progress_bars()
     try:
-        with hub_errors(repo, constants.ENDPOINT):
-            try:
-                yield
-            except RevisionNotFoundError as error:
-                raise RopewalkError(
-                    f"{repo} has no revision {revision!r}: `ropewalk checkpoints {repo}` lists its branches"
-                ) from error
-            except LocalEntryNotFoundError as error:
-                raise RopewalkError(
-                    f"the hub cannot be reached and {repo} is not in its cache: "
-                    "check the connection, or give a local folder"
-                ) from error
+        yield
     finally:
-        if bars:
+        if shown:
             enable_progress_bars()
+
+
+@contextmanager
+def _hub(repo: str, revision: str | None) -> Iterator[None]:
+    """Failures become sentences; bars are shown on a terminal only."""
+    with nullcontext() if sys.stderr.isatty() else without_bars(), hub_errors(repo, constants.ENDPOINT):
+        try:
+            yield
+        except RevisionNotFoundError as error:
+            raise RopewalkError(
+                f"{repo} has no revision {revision!r}: `ropewalk checkpoints {repo}` lists its branches"
+            ) from error
+        except LocalEntryNotFoundError as error:
+            raise HubUnreachableError(
+                f"the hub cannot be reached and {repo} is not in its cache: "
+                "check the connection, or give a local folder"
+            ) from error

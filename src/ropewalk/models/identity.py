@@ -1,5 +1,6 @@
 """Which model it is: where it came from, for people, and a fingerprint of what decides its numbers."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ from ropewalk.models.hub import model_folder, repo_file
 from ropewalk.models.source import ModelSource
 from ropewalk.models.weights import weight_files
 
+Digest = Callable[[Path], str]
+"""What gives the SHA-256 of a file: by reading it, or from memory."""
 
-def model_origin(source: ModelSource) -> str:
+
+def model_origin(source: ModelSource, digest: Digest = file_fingerprint) -> str:
     """Where a model comes from: `repo@commit` of the hub, or the contents of the files in a folder."""
     repo = str(source.repo)
     folder = model_folder(repo, source.revision)
-    return local_origin(_contents(source, folder)) if folder == Path(repo) else f"{repo}@{folder.name}"
+    return local_origin(_contents(source, folder, digest)) if folder == Path(repo) else f"{repo}@{folder.name}"
 
 
 def model_fingerprint(source: ModelSource, config: Any, origin: str | None = None) -> str:
@@ -43,14 +47,14 @@ def model_fingerprint(source: ModelSource, config: Any, origin: str | None = Non
     )
 
 
-def _contents(source: ModelSource, folder: Path) -> str:
+def _contents(source: ModelSource, folder: Path, digest: Digest = file_fingerprint) -> str:
     """A hash of the files of a model that decide its numbers; of random weights, of the configuration alone."""
     repo = str(source.repo)
     if source.gguf_file:
-        return file_fingerprint(_needed(source, folder, source.gguf_file))
+        return digest(_needed(source, folder, source.gguf_file))
     parts: list[Any] = [_config(source, folder)]
     if not source.random_weights:
-        parts += [[path.name, file_fingerprint(path)] for path in weight_files(repo, folder)]
+        parts += [[path.name, digest(path)] for path in weight_files(repo, folder)]
     if _runs_own_code(source, folder):
         parts += [[name, file_fingerprint(folder / name)] for name in _code(folder)]
     return fingerprint(parts)

@@ -80,14 +80,19 @@ def _check_listed(place: str, folder: Path) -> None:
             raise RopewalkError(f"{place} lacks the weight file {name}, which {INDEX} names: fetch it")
 
 
-def weight_files(place: str, folder: Path) -> list[Path]:
-    """The safetensors files that hold a model's weights: one, or those its index names; each must be there."""
-    single = repo_file(place, folder, WEIGHTS)
-    if single is not None:
-        return [single]
+def weight_names(place: str, folder: Path) -> list[str]:
+    """Names of the safetensors files that hold a model's weights, at hand or not: one, or those its index names."""
+    files, complete = files_at_hand(place, folder)
+    if complete:
+        return [path.relative_to(folder).as_posix() for path in files]
     check_present(place, folder)
+    return [WEIGHTS] if WEIGHTS in repo_names(place, folder) else _index(place, folder)
+
+
+def weight_files(place: str, folder: Path) -> list[Path]:
+    """The safetensors files that hold a model's weights; each must be there, or is fetched."""
     files = []
-    for name in _index(place, folder):
+    for name in weight_names(place, folder):
         path = repo_file(place, folder, name)
         if path is None:
             raise RopewalkError(f"{place} lacks the weight file {name}, which {INDEX} names: fetch it")

@@ -73,6 +73,10 @@ class Lineup:
             found.append(known.index(name))
         return found
 
+    def known(self, names: Iterable[str]) -> list[str]:
+        """Those of the names or labels that are of checkpoints here."""
+        return [name for name in names if name in self.names or name in self.labels]
+
     def representative(self, count: int) -> list[int]:
         """At most `count` indices: the first, the ends of groups, the last; thinned out or filled up evenly."""
         last = len(self) - 1

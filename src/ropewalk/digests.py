@@ -1,0 +1,54 @@
+"""Digests of large files, remembered from one run to the next: weights are not read whole only to be known again."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from ropewalk.files import write_bytes
+from ropewalk.fingerprint import file_fingerprint
+from ropewalk.seals import read_sealed_json, sealed_json
+
+DIGESTS = "digests.json"
+"""In a results folder: the digests of local weights."""
+
+SETTLED = 2.0
+"""Seconds since a file was last changed, from which on a later change has a later time on every file system."""
+
+
+class Digests:
+    """The SHA-256 of files, remembered by where they stand and what the system says of them.
+
+    Size, time of writing, inode and time of change must all be as they were. The last one is set by the system at every
+    change of a file or of its times, and no program can set it back: a file that was changed within the same size and
+    time of writing is read again. Where the system keeps no such time, nothing is remembered.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / DIGESTS
+        self._known: dict[str, Any] = (read_sealed_json(self._path) or {"files": {}})["files"]
+        self._new: dict[str, Any] = {}
+
+    def __call__(self, path: Path) -> str:
+        """The digest of a file, from memory where it is as it was."""
+        # On Windows the time is that of the file's making.
+        if os.name != "posix":
+            return file_fingerprint(path)
+        name, before, now = os.path.realpath(path), _state(path), time.time_ns()
+        known = self._new.get(name) or self._known.get(name)
+        if known is not None and known["state"] == before:
+            return str(known["sha256"])
+        digest = file_fingerprint(path)
+        if _state(path) == before and now - before[-1] > SETTLED * 1e9:
+            self._new[name] = {"state": before, "sha256": digest}
+        return digest
+
+    def write(self) -> None:
+        """Remember what was read since; nothing is written where nothing was."""
+        if self._new:
+            write_bytes(self._path, sealed_json({"files": self._known | self._new}))
+
+
+def _state(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev, status.st_ctime_ns]
