@@ -14,12 +14,13 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from ropewalk.cli import cli
+from ropewalk.corpora import Corpus
 from ropewalk.export.formats import MODULES
 from ropewalk.export.formats import find as find_format
 from ropewalk.figures import FIGURES
 from ropewalk.files import write_text
 from ropewalk.statistics.registry import BUILT_IN, find
-from ropewalk.study import Capture, Checkpoint, Corpus, Figures, Study
+from ropewalk.study import Capture, Checkpoint, Figures, Study
 from ropewalk.summary.measures import MEASURES
 from ropewalk.summary.sensitivity import COLUMNS as SENSITIVITY
 from ropewalk.tables import HEADS, QK, REPLICATES

@@ -12,8 +12,11 @@ from ropewalk.seals import read_sealed_json, sealed_json
 DIGESTS = "digests.json"
 """In a results folder: the digests of local weights."""
 
-SETTLED = 2.0
-"""Seconds since a file was last changed, from which on a later change has a later time on every file system."""
+TICK = 0.05
+"""Seconds after a change of a file from which on another change has another time; clocks of systems tick faster."""
+
+SECOND = 10**9
+"""Nanoseconds of a second: a file system whose times are whole ones is not precise enough."""
 
 
 class Digests:
@@ -21,7 +24,7 @@ class Digests:
 
     Size, time of writing, inode and time of change must all be as they were. The last one is set by the system at every
     change of a file or of its times, and no program can set it back: a file that was changed within the same size and
-    time of writing is read again. Where the system keeps no such time, nothing is remembered.
+    time of writing is read again. Where the system keeps no such time, or in seconds only, nothing is remembered.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -31,15 +34,17 @@ class Digests:
 
     def __call__(self, path: Path) -> str:
         """The digest of a file, from memory where it is as it was."""
+        name, before = os.path.realpath(path), _state(path)
         # On Windows the time is that of the file's making.
-        if os.name != "posix":
+        if os.name != "posix" or before[-1] % SECOND == 0:
             return file_fingerprint(path)
-        name, before, now = os.path.realpath(path), _state(path), time.time_ns()
         known = self._new.get(name) or self._known.get(name)
         if known is not None and known["state"] == before:
             return str(known["sha256"])
+        # One that was written just now could be changed once more within the same tick of the clock.
+        time.sleep(min(max(0.0, TICK - (time.time() - before[-1] / SECOND)), TICK))
         digest = file_fingerprint(path)
-        if _state(path) == before and now - before[-1] > SETTLED * 1e9:
+        if _state(path) == before:
             self._new[name] = {"state": before, "sha256": digest}
         return digest
 

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ropewalk.capture.corpus import check_tokens
+from ropewalk.capture.fetched import FETCHED
 from ropewalk.capture.manifest import MANIFEST
 from ropewalk.capture.pinned import COMMITS
 from ropewalk.capture.shards import SHARDS, capture_folder, is_whole, open_shard, provenance_of, shard_path
 from ropewalk.capture.stored import StoredCapture, stored_captures, tabulated_captures
+from ropewalk.digests import DIGESTS
 from ropewalk.errors import RopewalkError
 from ropewalk.figures.head_collage import COLLAGES
 from ropewalk.freshness import StaleTablesError, picture_folders, pictures_made_from, tables_digest
@@ -67,6 +69,7 @@ def verify(folder: Path) -> list[Check]:
     return [
         Check(folder / MARK, "mark", _state(folder / MARK, owner is not None)),
         Check(folder / RECORD, "capture", state),
+        *(Check(path, "capture", _state(path, read_sealed_json(path) is not None)) for path in _notes(folder)),
         *_tokens(folder / "tokens"),
         *(check for captured in _captures(folder, record) for check in _captured(captured)),
         *_tables(folder, record),
@@ -78,6 +81,11 @@ def verify(folder: Path) -> list[Check]:
 
 def _state(path: Path, whole: bool) -> str | None:
     return None if whole else "damaged" if path.exists() else "missing"
+
+
+def _notes(folder: Path) -> list[Path]:
+    """What runs remember for the next one, as far as there is any: digests of weights, weights to discard."""
+    return [path for path in (folder / DIGESTS, folder / FETCHED) if path.exists()]
 
 
 def _tokens(folder: Path) -> Iterator[Check]:

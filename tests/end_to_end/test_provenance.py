@@ -21,6 +21,7 @@ from ropewalk import versions
 from ropewalk.capture.corpus import prepare
 from ropewalk.capture.run import capture_study
 from ropewalk.capture.shards import SHARDS, shard_path
+from ropewalk.corpora import Corpus
 from ropewalk.errors import RopewalkError
 from ropewalk.measurement import measure
 from ropewalk.models import hub as hub_module
@@ -29,7 +30,7 @@ from ropewalk.report.parts import Grid
 from ropewalk.report.settings import entries
 from ropewalk.results import analyze, load
 from ropewalk.seals import BLANK, seal
-from ropewalk.study import Corpus, Study
+from ropewalk.study import Study
 from ropewalk.studyfile import parse_study
 
 Data = dict[str, Any]

@@ -16,8 +16,9 @@ from helpers.exporting import Case
 from helpers.planting import SUMS, Arrays, Subject
 from ropewalk.capture.corpus import encode
 from ropewalk.capture.texts import texts
+from ropewalk.corpora import Corpus
 from ropewalk.models.loading import load_model, load_tokenizer
-from ropewalk.study import Checkpoint, Corpus
+from ropewalk.study import Checkpoint
 
 CONTEXT = 256
 MADE_FROM, HELD_AGAINST = 16, 8

@@ -14,7 +14,8 @@ import yaml
 from pydantic import BaseModel
 
 from faults.case import STUDY, Case, Edit, study_data, write_study
-from ropewalk.study import Capture, Checkpoint, Corpus, Figures, Study
+from ropewalk.corpora import Corpus
+from ropewalk.study import Capture, Checkpoint, Figures, Study
 
 ODD: tuple[Any, ...] = (
     *(None, True, 0, -1, 1.5, 10**30, -(10**30), 2**63, 1e308, float("nan"), float("inf"), float("-inf")),

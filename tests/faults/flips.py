@@ -18,7 +18,7 @@ from ropewalk.verify import verify
 REPAIRED = 0.025
 """Share of the damages after which the folder is repaired and compared with what it was."""
 
-MADE_AGAIN = ("tokens", "record of tokens", "mark", "report", "figures", "pages of heads")
+MADE_AGAIN = ("tokens", "record of tokens", "mark", "digests", "report", "figures", "pages of heads")
 """Kinds of files of which a damaged one is made again, or is read by people alone."""
 
 DAMAGES: dict[str, tuple[float, Callable[[bytes, bytes, random.Random], bytes | None]]] = {
@@ -41,8 +41,8 @@ def flips(workshop: Workshop, budget: Budget, chance: random.Random) -> Tally:
     for _ in budget:
         kind, path = choose(kinds, chance)
         (how,) = chance.choices(list(DAMAGES), weights)
-        if how == "gone" and kind == "report":
-            # Nothing is made of it, and one that was never made is not missed.
+        if how == "gone" and kind in ("report", "digests"):
+            # Nothing is made of them, and what was never made is not missed.
             how = "cut short"
         before = path.read_bytes()
         after = DAMAGES[how][1](before, chance.choice(kinds[kind]).read_bytes(), chance)

@@ -9,6 +9,7 @@ from faults.bad_models import ggufs, models, tokenizers
 from faults.bad_studies import fields, texts
 from faults.case import Case, furnish, runs_study
 from faults.workshop import Budget, Ended, Tally, Workshop, contents, in_child
+from ropewalk.errors import IncompleteError, RopewalkError
 
 FAMILIES = {
     "study files": texts,
@@ -77,7 +78,7 @@ def _unkind(ended: Ended) -> list[str]:
         return []
     if ended.is_traceback:
         return [f"traceback: {ended.said.splitlines()[-1][:300]}"]
-    if ended.code != 2:
+    if ended.code not in (RopewalkError.exit_code, IncompleteError.exit_code):
         return [f"ended with {ended.code}: {ended.said[-300:]}"]
     problems = []
     lines = ended.said.splitlines()

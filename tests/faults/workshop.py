@@ -17,7 +17,6 @@ from typing import Any
 
 import yaml
 
-from ropewalk.digests import DIGESTS
 from ropewalk.fingerprint import file_fingerprint
 
 FIGURES = ("explained_variance", "category_flows")
@@ -223,11 +222,11 @@ def _settle() -> None:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Digests of all files below a folder, by their names in it; what is remembered only for speed is none of them."""
+    """Digests of all files below a folder, by their names in it."""
     return {
         path.relative_to(folder).as_posix(): file_fingerprint(path)
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.is_symlink() and path.name != DIGESTS
+        if path.is_file() and not path.is_symlink()
     }
 
 
@@ -256,7 +255,7 @@ class Budget:
 def kinds_of(results: Path) -> dict[str, list[Path]]:
     """The files of a results folder by their kind, for a choice that does not fall on pictures alone."""
     kinds: dict[str, list[Path]] = {}
-    for path in sorted(path for path in results.rglob("*") if path.is_file() and path.name != DIGESTS):
+    for path in sorted(path for path in results.rglob("*") if path.is_file()):
         kinds.setdefault(kind_of(path.relative_to(results)), []).append(path)
     return kinds
 
@@ -275,7 +274,8 @@ def kind_of(name: Path) -> str:
         return "exported"
     if name.suffix in (".csv", ".parquet"):
         return "tables"
-    return {"study.yaml": "record", "report.html": "report", "ropewalk.json": "mark"}.get(name.name, "ledger")
+    named = {"study.yaml": "record", "report.html": "report", "ropewalk.json": "mark", "digests.json": "digests"}
+    return named.get(name.name, "ledger")
 
 
 def choose(kinds: dict[str, list[Path]], chance: random.Random) -> tuple[str, Path]:

@@ -23,8 +23,8 @@ from transformers import AutoTokenizer
 from helpers.tiny import make_texts
 from ropewalk.capture.corpus import encode, expect, prepare
 from ropewalk.capture.texts import check_corpus, find_files, stdlib_files, texts, texts_of
+from ropewalk.corpora import Corpus
 from ropewalk.errors import RopewalkError
-from ropewalk.study import Corpus
 
 
 @pytest.fixture(scope="module")

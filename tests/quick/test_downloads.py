@@ -14,12 +14,12 @@ from safetensors.torch import load_file, save_file
 
 from helpers.command import Run
 from helpers.hub import HubStandIn, commit_of
-from helpers.llama import save_llama
+from helpers.llama import save_llama, write_gguf
 from helpers.logs import heard
 from ropewalk.capture import account
 from ropewalk.capture import downloads as of_studies
 from ropewalk.capture.account import Account
-from ropewalk.capture.downloads import FETCHED
+from ropewalk.capture.fetched import FETCHED
 from ropewalk.capture.run import capture_study, plan_study
 from ropewalk.capture.work import Bench, Piece
 from ropewalk.errors import IncompleteError, RopewalkError
@@ -226,6 +226,22 @@ def test_discarding_needs_the_space_of_two_checkpoints(
         plan_study(study)
 
 
+def test_the_size_of_a_gguf_file_is_said_before_it_is_fetched(
+    serve: Callable[..., HubStandIn], data: Data, tmp_path: Path
+) -> None:
+    """Its configuration is in it, so that checking it fetches it, but not before the line."""
+    write_gguf(tmp_path / "tiny.gguf")
+    hub = serve({"org/gguf": {"main": {"tiny.gguf": (tmp_path / "tiny.gguf").read_bytes()}}})
+    data["checkpoints"] = [{"repo": "org/gguf", "gguf_file": "tiny.gguf", "name": "g"}]
+    said: list[tuple[str, int]] = []
+    with heard(lambda line: said.append((line, len(hub.fetched())))):
+        plan = plan_study(parse_study(data))
+    length = (tmp_path / "tiny.gguf").stat().st_size
+    assert said[0][0].startswith(f"to fetch from the hub: {length / 1000:.1f} KB of weights for 1 checkpoint;")
+    assert said[0][1] == 0
+    assert "to fetch" not in plan
+
+
 # Discarding
 
 
@@ -407,6 +423,38 @@ def test_a_killed_run_goes_on_and_leaves_nothing(
     assert shards(study) == shards(whole)
     assert sorted(transferred(hub)) == sorted(set(transferred(hub)))
     assert bytes_in_cache(tmp_path / "cache") == 0
+    assert not (study.folder / FETCHED).exists()
+
+
+def test_weights_stay_until_the_last_shard_is_there(hub: HubStandIn, data: Data, tmp_path: Path) -> None:
+    """As when a checkpoint's shards are computed by several processes on one machine."""
+    study = parse_study(data | {"downloads": "discard"})
+    capture_study(study, only=["step1"], shards=[1])
+    assert in_cache(tmp_path / "cache") == {"step1"}
+    capture_study(study, only=["step1"], shards=[1])
+    capture_study(study, only=["step1"], shards=[0])
+    assert in_cache(tmp_path / "cache") == set()
+    assert transferred(hub) == ["step1/model.safetensors"]
+
+
+def test_nothing_is_fetched_for_shards_that_are_there(hub: HubStandIn, data: Data) -> None:
+    study = parse_study(data | {"downloads": "discard"})
+    capture_study(study, only=["step1"], shards=[1])
+    shutil.rmtree(constants.HF_HUB_CACHE)
+    hub_module._commit.cache_clear()
+    capture_study(study, only=["step1"], shards=[1])
+    assert transferred(hub) == ["step1/model.safetensors"]
+
+
+def test_a_damaged_note_is_cleared_and_nothing_else_deleted(hub: HubStandIn, data: Data, tmp_path: Path) -> None:
+    study = parse_study(data | {"downloads": "discard"})
+    capture_study(study, only=["step1"], shards=[1])
+    (study.folder / FETCHED).write_text("{}")
+    said: list[str] = []
+    with heard(said.append):
+        capture_study(study, only=["step1"])
+    assert f"{study.folder / FETCHED} is damaged: weights that were fetched earlier are not discarded" in said
+    assert in_cache(tmp_path / "cache") == {"step1"}
     assert not (study.folder / FETCHED).exists()
 
 

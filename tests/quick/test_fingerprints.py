@@ -19,13 +19,14 @@ from helpers.tiny import make_texts, save_tokenizer, tiny_smollm3
 from ropewalk.capture.jobs import prepare_jobs
 from ropewalk.capture.run import capture_study
 from ropewalk.capture.settings import scope_of, settings_fingerprint
+from ropewalk.corpora import Corpus
 from ropewalk.errors import RopewalkError
 from ropewalk.fingerprint import file_fingerprint, fingerprint
 from ropewalk.models import hub as hub_module
 from ropewalk.models import identity
 from ropewalk.models.identity import model_origin
 from ropewalk.statistics.registry import build
-from ropewalk.study import Capture, Checkpoint, Corpus, Figures, Study
+from ropewalk.study import Capture, Checkpoint, Figures, Study
 from ropewalk.studyfile import parse_study
 
 Data = dict[str, Any]

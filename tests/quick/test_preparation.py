@@ -15,7 +15,7 @@ from helpers.tiny import save_tokenizer
 from ropewalk import digests as digests_module
 from ropewalk.capture import corpus, jobs, tokenizers
 from ropewalk.capture.run import capture_study, plan_study
-from ropewalk.digests import DIGESTS, Digests
+from ropewalk.digests import DIGESTS, TICK, Digests
 from ropewalk.errors import RopewalkError
 from ropewalk.fingerprint import file_fingerprint
 from ropewalk.record import need_record
@@ -191,12 +191,6 @@ def test_of_longer_contexts_the_longest_tokenizer_is_asked_first(
 # Digests
 
 
-@pytest.fixture
-def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digests_module, "SETTLED", 0.0)
-
-
-@pytest.mark.usefixtures("settled")
 def test_local_weights_are_read_whole_once(data: Data, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = counted(monkeypatch, digests_module, "file_fingerprint")
     study = parse_study(data)
@@ -208,7 +202,6 @@ def test_local_weights_are_read_whole_once(data: Data, model_folder: Path, monke
     assert (study.folder / DIGESTS).is_file()
 
 
-@pytest.mark.usefixtures("settled")
 def test_weights_changed_within_the_same_size_and_time_are_another_model(
     data: Data, model_folder: Path, tmp_path: Path
 ) -> None:
@@ -228,7 +221,6 @@ def test_weights_changed_within_the_same_size_and_time_are_another_model(
         capture_study(study)
 
 
-@pytest.mark.usefixtures("settled")
 def test_digests_that_are_damaged_are_not_believed(tmp_path: Path) -> None:
     file = tmp_path / "weights"
     file.write_bytes(b"weights")
@@ -242,17 +234,30 @@ def test_digests_that_are_damaged_are_not_believed(tmp_path: Path) -> None:
     assert Digests(tmp_path)(file) == file_fingerprint(file)
 
 
-def test_a_file_that_was_just_written_is_not_remembered(tmp_path: Path) -> None:
-    """It might be changed again within the same tick of the clock."""
-    file = tmp_path / "weights"
+def test_a_file_that_was_just_written_is_read_after_a_tick_of_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It might be changed again within the same tick."""
+    file, slept = tmp_path / "weights", list[float]()
     file.write_bytes(b"weights")
+    monkeypatch.setattr(digests_module.time, "sleep", slept.append)
+    monkeypatch.setattr(digests_module.time, "time", lambda: file.stat().st_ctime_ns / 1e9)
+    Digests(tmp_path)(file)
+    assert slept == [pytest.approx(TICK, abs=1e-3)]
+    monkeypatch.setattr(digests_module.time, "time", lambda: file.stat().st_ctime_ns / 1e9 + 1)
+    Digests(tmp_path)(file)
+    assert slept[1] == 0
+
+
+def test_times_in_whole_seconds_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "weights").write_bytes(b"weights")
+    monkeypatch.setattr(digests_module, "SECOND", 1)
     digests = Digests(tmp_path)
-    digests(file)
+    assert digests(tmp_path / "weights") == file_fingerprint(tmp_path / "weights")
     digests.write()
     assert not (tmp_path / DIGESTS).exists()
 
 
-@pytest.mark.usefixtures("settled")
 def test_digests_of_earlier_runs_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text(name)

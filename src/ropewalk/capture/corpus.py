@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from ropewalk.capture.pinned import is_on_hub, pinned
 from ropewalk.capture.texts import find_files, texts, texts_of
+from ropewalk.corpora import Corpus
 from ropewalk.errors import RopewalkError
 from ropewalk.files import atomic_path, write_bytes
 from ropewalk.fingerprint import file_fingerprint, fingerprint
 from ropewalk.progress import logger
 from ropewalk.seals import read_sealed_json, sealed_json
-from ropewalk.study import Corpus
 from ropewalk.text import count
 
 CHARACTERS_PER_TOKEN = 12

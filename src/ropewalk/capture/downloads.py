@@ -9,18 +9,15 @@ from pathlib import Path
 from huggingface_hub import constants
 
 from ropewalk.capture.checks import is_computed
+from ropewalk.capture.fetched import clear_damaged, forget, note, noted
 from ropewalk.errors import RopewalkError
-from ropewalk.files import alone, write_bytes
 from ropewalk.models.downloads import Weights, absent_weights, discard, fetch
 from ropewalk.models.hub import model_folder
 from ropewalk.progress import logger
-from ropewalk.seals import read_sealed_json, sealed_json
 from ropewalk.study import Checkpoint, Study
 from ropewalk.text import count, size
 
 DISCARD = "discard"
-FETCHED = "fetched.json"
-"""In a results folder: the files that a study fetched and has yet to discard, by commit. A killed run leaves it."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +94,7 @@ class Downloads:
     def __init__(self, study: Study, needs: Needs) -> None:
         self._study, self._needs = study, needs
         self._fetches: dict[str, _Fetch] = {}
+        clear_damaged(study.folder)
 
     def finish(self, name: str, later: Sequence[str]) -> None:
         """Wait until the weights of a checkpoint are here; meanwhile those of the next one of `later` begin to come."""
@@ -110,7 +108,7 @@ class Downloads:
         """A checkpoint is begun: whoever fetches its weights, they are to be discarded where the study says so."""
         weights = self._needs.weights.get(name)
         if weights is not None and name not in self._fetches and self._study.downloads == DISCARD:
-            _note(self._study.folder, weights.commit, weights.absent)
+            note(self._study.folder, weights.commit, weights.absent)
 
     def release(self, checkpoint: Checkpoint, later: Collection[str]) -> None:
         """The shards of a checkpoint are there: its weights may go, but for what `later` ones need."""
@@ -122,7 +120,7 @@ class Downloads:
         if name not in self._fetches:
             weights = self._needs.weights[name]
             if self._study.downloads == DISCARD:
-                _note(self._study.folder, weights.commit, weights.absent)
+                note(self._study.folder, weights.commit, weights.absent)
             logger.info("%s: fetching %s of weights", name, size(sum(weights.blobs.values())))
             self._fetches[name] = _Fetch(weights)
             self._fetches[name].start()
@@ -133,14 +131,14 @@ class Downloads:
         repo = str(checkpoint.repo)
         folder = model_folder(repo, checkpoint.revision)
         commit = f"{repo}@{folder.name}"
-        names = _noted(self._study.folder).get(commit, [])
+        names = noted(self._study.folder).get(commit, [])
         others = (one for one in self._study.checkpoints if one.name != checkpoint.name)
         if not names or any(self._shares(checkpoint, other, later) for other in others):
             return
         weights = (self._needs.weights[name] for name in later if name in self._needs.weights)
         kept = {file.blob for one in weights for file in one.files.values()}
         logger.info("%s: %s of weights discarded", checkpoint.label, size(discard(folder, names, kept)))
-        _forget(self._study.folder, commit)
+        forget(self._study.folder, commit)
 
     def _shares(self, checkpoint: Checkpoint, other: Checkpoint, later: Collection[str]) -> bool:
         """Whether another checkpoint, which is not computed yet, needs the weights of the same commit.
@@ -180,27 +178,3 @@ class _Fetch(threading.Thread):
 
 def _joined(blobs: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return {blob: length for own in blobs for blob, length in own.items()}
-
-
-def _noted(folder: Path) -> dict[str, list[str]]:
-    """The files to be discarded, by commit."""
-    noted: dict[str, list[str]] = (read_sealed_json(folder / FETCHED) or {"commits": {}})["commits"]
-    return noted
-
-
-def _note(folder: Path, commit: str, names: Collection[str]) -> None:
-    """Note files of a commit as ones to be discarded, besides those that were noted."""
-    with alone(folder):
-        noted = _noted(folder)
-        noted[commit] = sorted({*noted.get(commit, ()), *names})
-        write_bytes(folder / FETCHED, sealed_json({"commits": noted}))
-
-
-def _forget(folder: Path, commit: str) -> None:
-    """Files of a commit were discarded; where those were the last, nothing is left of the note."""
-    with alone(folder):
-        noted = {one: names for one, names in _noted(folder).items() if one != commit}
-        if noted:
-            write_bytes(folder / FETCHED, sealed_json({"commits": noted}))
-        else:
-            (folder / FETCHED).unlink(missing_ok=True)

@@ -21,6 +21,7 @@ from ropewalk.capture.shards import (
 from ropewalk.capture.texts import check_corpus
 from ropewalk.capture.tokenizers import Tokenizers
 from ropewalk.capture.work import Order
+from ropewalk.corpora import Corpus
 from ropewalk.digests import Digests
 from ropewalk.errors import RopewalkError
 from ropewalk.fingerprint import local_origin
@@ -33,7 +34,7 @@ from ropewalk.ownership import claimed
 from ropewalk.progress import logger
 from ropewalk.statistics.base import Scope, Statistic
 from ropewalk.statistics.registry import build, loaded_plugins
-from ropewalk.study import Capture, Checkpoint, Corpus, Study
+from ropewalk.study import Capture, Checkpoint, Study
 
 TOKENS = "tokens"
 """Folder of the token files beside the results."""

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from ropewalk.corpora import Corpus
 from ropewalk.files import write_bytes
 from ropewalk.models.hub import HubUnreachableError, dataset_commit
 from ropewalk.progress import logger
 from ropewalk.seals import read_sealed_json, sealed_json
-from ropewalk.study import Corpus
 
 COMMITS = "commits.json"
 """Beside token files: the commits that datasets stood at."""

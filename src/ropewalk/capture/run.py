@@ -90,6 +90,10 @@ def _check(study: Study, only: Sequence[str], *, adopt: bool) -> tuple[Inputs, l
     """Check what is wanted of a study, and its folder: models, and vectors on disk; nothing is written."""
     wanted = _wanted(study, only)
     check_owner(study.folder, study.owner, adopt=adopt)
+    # A GGUF file holds its own configuration: to check it is to fetch it.
+    early = survey(study, [one for one in study.checkpoints if one.name in wanted and one.repo and one.gguf_file])
+    if early.weights:
+        logger.info("%s", early.describe())
     inputs = check_inputs(study, wanted)
     sources = prepare_sources(study, lambda checkpoint: checkpoint.name in wanted)
     check_writable(study.folder)

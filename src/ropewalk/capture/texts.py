@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ropewalk.corpora import Corpus
 from ropewalk.errors import RopewalkError
 from ropewalk.reading import START, is_folder, named, not_text, open_regular, unreadable, why
-from ropewalk.study import Corpus
 from ropewalk.text import cut, install_extra, one_line, size, some
 
 MOST_FILES = 1_000_000

@@ -78,7 +78,9 @@ def check_folder(repo: str, folder: Path) -> None:
             f"{repo} is an adapter ({ADAPTER}), which needs another model: merge it into that model, save the result, "
             "and give its folder"
         )
-    if any(re.match(r"shard-\d{5}-model-\d{5}-of-\d{5}\.safetensors$", path.name) for path in folder.iterdir()):
+    # Of a repository that holds nothing but weights, there is no folder before they are fetched.
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    if any(re.match(r"shard-\d{5}-model-\d{5}-of-\d{5}\.safetensors$", name) for name in names):
         raise RopewalkError(
             f"{repo} holds a distributed checkpoint (shard-*-model-*.safetensors), which is read past the weights of "
             "the model: consolidate it into one folder of safetensors files first"

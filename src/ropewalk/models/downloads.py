@@ -14,7 +14,7 @@ from ropewalk.files import CannotWriteError
 from ropewalk.fingerprint import file_fingerprint
 from ropewalk.models.hub import HubUnreachableError, RemoteFile, model_folder, remote_files, repo_file
 from ropewalk.models.source import ModelSource
-from ropewalk.models.weights import files_at_hand, weight_names
+from ropewalk.models.weights import weight_names
 from ropewalk.progress import logger
 from ropewalk.text import one_line
 
@@ -61,15 +61,18 @@ class Weights:
 def absent_weights(source: ModelSource) -> Weights | None:
     """What of a model's weights must be fetched before it can be loaded; None where nothing must.
 
-    A GGUF file is at hand as soon as its configuration is, which it holds itself.
+    Of random weights that is a GGUF file still, which holds the configuration.
     """
     repo = str(source.repo)
     folder = model_folder(repo, source.revision)
-    if folder == Path(repo) or source.random_weights or source.gguf_file or files_at_hand(repo, folder)[1]:
+    if folder == Path(repo) or (source.random_weights and not source.gguf_file):
         return None
-    listed = remote_files(repo, folder)
-    absent = [name for name in weight_names(repo, folder) if not (folder / name).is_file()]
-    return Weights(repo, folder, {name: listed[name] for name in absent})
+    names = [source.gguf_file] if source.gguf_file else weight_names(repo, folder)
+    absent = [name for name in names if not (folder / name).is_file()]
+    # A GGUF file that is not there is said where it is opened.
+    listed = remote_files(repo, folder) if absent else {}
+    files = {name: listed[name] for name in absent if name in listed}
+    return Weights(repo, folder, files) if files else None
 
 
 def fetch(weights: Weights) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from ropewalk.capture.corpus import encode
 from ropewalk.capture.texts import texts
+from ropewalk.corpora import Corpus
 from ropewalk.errors import RopewalkError
 from ropewalk.export.claims import Claim, Key, Stated, read_claim
 from ropewalk.export.faults import OTHER_MODEL, OTHER_TEXTS, SWAPPED, Fresh, Verdict, judge
@@ -23,7 +24,6 @@ from ropewalk.models.tap import evaluating
 from ropewalk.scrutiny.fresh import Capture
 from ropewalk.statistics.base import KINDS
 from ropewalk.statistics.frame import PRE
-from ropewalk.study import Corpus
 from ropewalk.text import count, spans
 
 DOCUMENTS, CONTEXT, LONGEST = 8, 512, 4096

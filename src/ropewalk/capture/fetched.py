@@ -1,0 +1,45 @@
+"""The note of what a study fetched and has yet to discard: a run that was killed leaves it to the next one."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from ropewalk.files import alone, write_bytes
+from ropewalk.progress import logger
+from ropewalk.seals import read_sealed_json, sealed_json
+
+FETCHED = "fetched.json"
+"""In a results folder, as long as something is to be discarded: names of weight files by commit."""
+
+
+def noted(folder: Path) -> dict[str, list[str]]:
+    """The files to be discarded, by commit."""
+    commits: dict[str, list[str]] = (read_sealed_json(folder / FETCHED) or {"commits": {}})["commits"]
+    return commits
+
+
+def note(folder: Path, commit: str, names: Collection[str]) -> None:
+    """Note files of a commit as ones to be discarded, besides those that were noted."""
+    with alone(folder):
+        commits = noted(folder)
+        _write(folder, commits | {commit: sorted({*commits.get(commit, ()), *names})})
+
+
+def forget(folder: Path, commit: str) -> None:
+    """The files of a commit were discarded."""
+    with alone(folder):
+        _write(folder, {one: names for one, names in noted(folder).items() if one != commit})
+
+
+def clear_damaged(folder: Path) -> None:
+    """Remove a note that is not what was written: what it named stays in the cache."""
+    path = folder / FETCHED
+    if path.exists() and read_sealed_json(path) is None:
+        logger.warning("%s is damaged: weights that were fetched earlier are not discarded", path)
+        path.unlink()
+
+
+def _write(folder: Path, commits: dict[str, list[str]]) -> None:
+    if commits:
+        write_bytes(folder / FETCHED, sealed_json({"commits": commits}))
+    else:
+        (folder / FETCHED).unlink(missing_ok=True)
