@@ -1,4 +1,4 @@
-"""The one exception that is meant for people."""
+"""The exceptions that are meant for people."""
 
 
 class RopewalkError(Exception):
@@ -6,3 +6,7 @@ class RopewalkError(Exception):
 
     The command line prints it as one line and exits with 2; anything else is a bug and keeps its traceback.
     """
+
+
+class OutOfMemoryError(RopewalkError):
+    """Memory that is not there, with what would need less of it: a training that is looked at goes on without."""
