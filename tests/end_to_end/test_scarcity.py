@@ -1,7 +1,8 @@
-"""Memory that is really not there: a process that may not have more goes on with fewer documents at once."""
+"""Memory that is really not there, and a device tried with the model that comes with the package."""
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -16,3 +17,10 @@ def test_a_process_that_may_not_have_more_goes_on_with_less() -> None:
     lines = done.stdout.splitlines()
     assert lines[0].startswith("no memory for 16 documents of 128 tokens at once: going on with 8 at a time")
     assert lines[-1] == "the same sums"
+
+
+def test_a_device_is_tried_with_the_model_of_the_package(run: Any) -> None:
+    code, out, _ = run("doctor", "--device", "cpu")
+    assert code == 0
+    assert len(out.splitlines()) == 10
+    assert "12 calls compared" in out

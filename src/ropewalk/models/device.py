@@ -75,6 +75,7 @@ _OUT_OF_MEMORY = (
     "out of memory",
     "bad_alloc",
     "alloc_failed",
+    "invalid buffer size",
 )
 """Of these words is one in what torch, the C++ library, CUDA's libraries and Apple's say."""
 

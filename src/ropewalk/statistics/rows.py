@@ -161,8 +161,8 @@ def _explained(rows: _Rows, scores: "torch.Tensor", seen: Visible) -> tuple["tor
     counted = scores * seen.scored
     by_bin = bins.sums(counted)
     raw = by_bin if scores is rows.raw else bins.sums(rows.raw * seen.scored)
-    by_octave, n = (by_bin @ bins.octaves).double(), (seen.counts @ bins.octaves).double()
-    squares = torch.linalg.vector_norm(counted, dim=2).double() ** 2
+    by_octave, n = widened(by_bin @ bins.octaves), widened(seen.counts @ bins.octaves)
+    squares = widened(torch.linalg.vector_norm(counted, dim=2)) ** 2
     keys, groups = n.sum(dim=2), (n > 0).sum(dim=2)
     spread = squares - by_octave.sum(dim=2) ** 2 / keys.clamp(min=1)
     within = squares - (by_octave**2 / n.clamp(min=1)).sum(dim=2)
@@ -171,4 +171,5 @@ def _explained(rows: _Rows, scores: "torch.Tensor", seen: Visible) -> tuple["tor
     # Each part over its degrees of freedom: octaves explain a share of noise too, the more the fewer keys there are.
     noise = (within / (keys - groups).clamp(min=1)) / (spread / (keys - 1).clamp(min=1)).masked_fill(~valid, 1)
     explained = torch.stack([(1 - noise).masked_fill(~valid, 0), valid.double()], dim=2).float()
+    explained = explained.to(scores.device)
     return explained, raw + rows.offset[:, :, None] * seen.counts
