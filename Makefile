@@ -10,7 +10,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-smollm2 test coverage quick test-lowest kvpress faults lint format dist bench bench-explorer
+.PHONY: help demo demo-smollm2 test coverage quick test-lowest kvpress faults lint format dist bench bench-memory bench-explorer
 .PHONY: docs browser clean
 
 help: ## list the targets
@@ -69,6 +69,9 @@ bench: $(VENV)/.gguf ## capture overhead and analysis speed, measured side by si
 	$(BIN)/python scripts/fetch_smollm2.py
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/analysis.py
+
+bench-memory: $(VENV)/.dev ## memory of a capture against the context, 1K to 128K tokens
+	$(BIN)/python benchmarks/memory.py --statistics moments frame profile behaviour sample buckets
 
 bench-explorer: $(VENV)/.dev ## size, first paint and frames a second of the page of a large study, in a headless browser
 	$(BIN)/python benchmarks/explorer.py

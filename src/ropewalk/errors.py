@@ -14,3 +14,7 @@ class IncompleteError(RopewalkError):
     """All was done that could be, and something is missing, which the same command tries again."""
 
     exit_code = 3
+
+
+class OutOfMemoryError(RopewalkError):
+    """Memory that is not there, with what would need less of it: a training that is looked at goes on without."""

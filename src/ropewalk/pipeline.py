@@ -1,7 +1,6 @@
 """The whole way of a study: capture, tables, figures, report."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ropewalk.capture.stored import stored_captures
 from ropewalk.errors import IncompleteError, RopewalkError
@@ -12,22 +11,19 @@ from ropewalk.record import need_record, read_record
 from ropewalk.results import Results, analyze, load
 from ropewalk.study import Study
 
-if TYPE_CHECKING:
-    from ropewalk.capture.account import Engine
 
-
-def run_study(study: Study, *, adopt: bool = False, engine: "Engine | None" = None) -> Results:
+def run_study(study: Study, *, adopt: bool = False, wait: bool = False) -> Results:
     """Do all that is not done yet of a study; its results are in `study.folder` then.
 
     The folder must be new, empty or of this study; `adopt` takes over one of a study that was moved and edited.
-    `engine` computes the shards: the one that the study names by default. Where checkpoints could not be captured, an
+    The study's engine computes the shards; `wait` is for `slurm`: stay until its jobs are done. Where checkpoints could not be captured, an
     IncompleteError says so after the others are tabulated and drawn.
     """
     from ropewalk.capture.run import capture_study
     from ropewalk.engines import choose_engine
 
     try:
-        capture_study(study, adopt=adopt, engine=engine or choose_engine(study.engine))
+        capture_study(study, adopt=adopt, engine=choose_engine(study.engine, wait=wait))
     except IncompleteError:
         captures = stored_captures(study.folder, need_record(study.folder).study)
         if any(captured.is_complete for captured in captures.values()):

@@ -207,31 +207,6 @@ def test_pre_rope_is_refused_where_it_cannot_be_had(
     )
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (MemoryError(), "this machine has no memory for 64 tokens at once: lower `batch_tokens`, `context` or `heads`"),
-        (
-            RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: 9"),
-            "this machine has no memory for 64 tokens at once: lower `batch_tokens`",
-        ),
-        (torch.OutOfMemoryError("CUDA out of memory"), "the device has no memory for 64 tokens at once: lower `batch_"),
-    ],
-    ids=["MemoryError", "CPU", "GPU"],
-)
-def test_memory_that_runs_out_is_a_sentence(
-    error: Exception, message: str, model: Any, tokens: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Failing(MomentSums):
-        def accumulator(self, heads: Any, scope: Scope) -> Any:
-            own = super().accumulator(heads, scope)
-            monkeypatch.setattr(type(own), "update", lambda *_: (_ for _ in ()).throw(error))
-            return own
-
-    with pytest.raises(RopewalkError, match=f"^{message}"):
-        collected(model, tokens, Failing(), batch=1)
-
-
 def test_another_failure_keeps_its_traceback(model: Any, tokens: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "ropewalk.capture.collector.Observation", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("x"))

@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from ropewalk.capture.manifest import known_manifest
 from ropewalk.capture.shards import capture_folder, shard_path
 from ropewalk.errors import RopewalkError
+from ropewalk.models.device import compute_dtype
+from ropewalk.models.footprint import check_fits_context
 from ropewalk.models.hub import model_folder
 from ropewalk.models.loading import built, check_weights, device_of
 from ropewalk.models.weights import check_present, files_at_hand, read_header
@@ -18,18 +21,23 @@ from ropewalk.study import Capture, Checkpoint, Study
 def check_models(study: Study, checkpoints: Sequence[Checkpoint], configs: Sequence[Any]) -> None:
     """Stop at the first checkpoint that could not be loaded or captured; nothing is computed, fetched or written.
 
-    Devices and attention must be there where something is left to compute; the architecture must be one that can be
-    built; the layers and heads that the study names must be in it; weights must be whole and fit, as far as they are on
-    this machine.
+    Devices and attention must be there, and have the memory, where something is left to compute; the architecture must
+    be one that can be built; the layers and heads that the study names must be in it; weights must be whole and fit, as
+    far as they are on this machine.
     """
     for checkpoint, config in zip(checkpoints, configs, strict=True):
         if is_computed(study, checkpoint):
             # Its tables can be made where the model could not run.
             runnable = checkpoint.model_copy(update={"attention": None, "device_map": "auto"})
         else:
-            runnable = checkpoint
-            device_of(checkpoint)
-            _check_device_map(checkpoint, built(checkpoint, config))
+            runnable, model = checkpoint, built(checkpoint, config)
+            _check_device_map(checkpoint, model)
+            # What other machines have is not known here.
+            device = device_of(checkpoint) if study.engine.name == "local" else None
+            if device is not None and checkpoint.device_map is None:
+                name = compute_dtype(checkpoint, config)
+                itemsize = 4 if name == "auto" else getattr(torch, name).itemsize
+                check_fits_context(model, device, checkpoint.context, itemsize, checkpoint.label)
         check_choice(study.capture, checkpoint.label, config)
         check_weights(runnable, config, _files(checkpoint, needed=runnable is checkpoint))
 

@@ -1,7 +1,7 @@
 """Running documents through a model under the tap, and letting statistics see its queries and keys."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from ropewalk.capture.memory import affordable, enough_memory, lower, too_long
 from ropewalk.capture.shards import ShardSums
 from ropewalk.errors import RopewalkError
 from ropewalk.models.device import is_out_of_memory
@@ -17,6 +18,9 @@ from ropewalk.models.layout import Head, Layout
 from ropewalk.models.probe import input_device, probe_tokens
 from ropewalk.models.tap import Call, Finished, Rotation, rotations, tap
 from ropewalk.statistics.base import Accumulator, LayerHeads, Observation, Scope, Statistic, Sums, layers_of
+from ropewalk.text import count
+
+FEWER_HEADS = "choose fewer `heads` or `statistics`, or close other programs"
 
 
 @dataclass(frozen=True)
@@ -43,45 +47,65 @@ def collect(
     """Run documents [documents, context] through the model and add up what the statistics see.
 
     Each forward pass stops as soon as the last layer that matters has given its queries and keys, so neither the rest
-    of the model nor the vocabulary projection runs. `advance` is told the tokens done after each batch.
+    of the model nor the vocabulary projection runs. `advance` is told the tokens done after each batch. Where memory
+    runs out, all documents begin again, half as many at once, and no later call for this model tries more: layers
+    before the one that failed have added up theirs already, and half a batch cannot be taken out again.
     """
-    with _enough_memory(f"the sums of {len(collection.heads)} heads"):
-        collector = _Collector(collection)
+    context, told = tokens.shape[1], 0
+
+    def reached(done: int) -> None:
+        nonlocal told
+        advance(max(done - told, 0))
+        told = max(done, told)
+
+    needed = f"the sums of {count(len(collection.heads), 'head')}"
+    while True:
+        with enough_memory(needed, FEWER_HEADS):
+            collector = _Collector(collection)
+        size = affordable(model, min(batch, len(tokens)), context)
+        try:
+            _run(model, collector, tokens, first_document, size, reached)
+            break
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if size == 1:
+                raise too_long(model, context, collector.adding) from error
+        # Not before the exception is gone: its traceback holds all that the failed pass has made.
+        del collector
+        lower(model, size, context)
+    with enough_memory(needed, FEWER_HEADS):
+        return collector.result()
+
+
+def _run(
+    model: nn.Module,
+    collector: "_Collector",
+    tokens: NDArray[np.int32],
+    first_document: int,
+    batch: int,
+    reached: Callable[[int], None],
+) -> None:
+    """Let a collector see all documents, `batch` at once; `reached` is told the tokens done."""
     device = input_device(model)
     with ExitStack() as stack:
-        if collection.pre_rope:
+        if collector.pre_rope:
             collector.rotary = stack.enter_context(rotations(model))
         stack.enter_context(tap(model, collector.view))
         for start in range(0, len(tokens), batch):
             rows = torch.from_numpy(np.ascontiguousarray(tokens[start : start + batch], dtype=np.int64)).to(device)
             collector.begin(range(first_document + start, first_document + start + len(rows)), rows)
-            with _enough_memory(f"{rows.numel()} tokens at once"), suppress(Finished):
+            with suppress(Finished):
                 model(input_ids=rows, use_cache=False)
             collector.end()
-            advance(rows.numel())
-    return collector.result()
-
-
-@contextmanager
-def _enough_memory(what: str) -> Iterator[None]:
-    """Memory that runs out becomes a sentence on what needed it."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise RopewalkError(
-            f"the device has no memory for {what}: lower `batch_tokens` or `context`, or set `device_map: auto`"
-        ) from error
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise RopewalkError(
-            f"this machine has no memory for {what}: lower `batch_tokens`, `context` or `heads`, or close other "
-            "programs"
-        ) from error
+            reached((start + len(rows)) * tokens.shape[1])
 
 
 class _Collector:
     def __init__(self, collection: Collection) -> None:
+        self.pre_rope = collection.pre_rope
+        self.adding: str | None = None
+        """The statistic that is being added to, where one is."""
         self._skip_first = collection.scope.skip_first
         self._layers = {layer.call_index: layer for layer in collection.layout.layers}
         self._heads = {one.layer.call_index: one for one in layers_of(collection.layout, collection.heads)}
@@ -129,8 +153,10 @@ class _Collector:
                 self._shared,
                 rotated=self.rotary is None,
             )
-            for accumulator in self._accumulators[call_index].values():
+            for name, accumulator in self._accumulators[call_index].items():
+                self.adding = name
                 accumulator.update(seen)
+            self.adding = None
         if self.rotary is not None:
             self.rotary.clear()
         if call_index == self._last:

@@ -7,8 +7,9 @@ from torch import nn
 
 from ropewalk.capture.collector import changes_after_rotation
 from ropewalk.models.device import name_of
+from ropewalk.models.footprint import check_fits_context
 from ropewalk.models.layout import Layout
-from ropewalk.models.probe import read_layout
+from ropewalk.models.probe import input_device, read_layout
 from ropewalk.models.proof import UNPROVEN, prove
 from ropewalk.models.rotary import with_rotary
 from ropewalk.progress import logger
@@ -25,6 +26,8 @@ class Ready:
 
 def make_ready(model: nn.Module, label: str, context: int, pre_rope: bool = False) -> Ready:
     """Look at a model that is about to be captured; a proof that fails stops with a sentence."""
+    weights = next((one for one in model.parameters() if one.is_floating_point()), None)
+    check_fits_context(model, input_device(model), context, 4 if weights is None else weights.dtype.itemsize, label)
     layout = with_rotary(model, read_layout(model), context)
     unknown = [layer.layer for layer in layout.layers if layer.rope and layer.rotary_pairs is None]
     if unknown:
@@ -35,5 +38,4 @@ def make_ready(model: nn.Module, label: str, context: int, pre_rope: bool = Fals
         logger.warning("%s: %s", label, proof.open)
     if pre_rope and changes_after_rotation(model):
         logger.info("%s: its QK-norm comes after the rotation; pre_rope gives the vectors before both", label)
-    dtype = next((name_of(weights.dtype) for weights in model.parameters() if weights.is_floating_point()), "none")
-    return Ready(layout, dtype, proof.to_dict())
+    return Ready(layout, "none" if weights is None else name_of(weights.dtype), proof.to_dict())

@@ -1,6 +1,7 @@
 """Commands about models: what they are, where they come from, training the miniature."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ _MARKS = {True: "ok  ", False: "FAIL", None: "open"}
 """What is printed before a check, by its outcome."""
 
 
-def model_argument(command: Callable[..., None]) -> Callable[..., None]:
+def model_argument(command: Callable[..., None], *, required: bool = True) -> Callable[..., None]:
     """Give a command the argument MODEL and the options that say which of its weights."""
     for option in (
         click.option(
@@ -28,7 +29,7 @@ def model_argument(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option("--gguf-file", help="Name of a GGUF file in the repository or folder."),
         click.option("--revision", help="Branch, tag or commit on the hub."),
-        click.argument("model"),
+        click.argument("model", required=required),
     ):
         command = option(command)
     return command
@@ -79,33 +80,55 @@ def inspect(model: str, **choices: Any) -> None:
     metavar="GLOB",
     help="With --statistics: texts to hold it against; may be given again.",
 )
-@model_argument
-def doctor(model: str, statistics: Path | None, texts: Sequence[str], **choices: Any) -> None:
+@click.option("--device", help="Try this device of yours (`cpu`, `cuda`, `cuda:1`, `mps`), with MODEL or a tiny one.")
+@partial(model_argument, required=False)
+def doctor(
+    model: str | None, statistics: Path | None, texts: Sequence[str], device: str | None, **choices: Any
+) -> None:
     """Prove that the tap sees what a MODEL uses.
 
     MODEL is a hub name or a folder. Logits are compared with and without the tap and attention is recomputed from the
     captured tensors, as every capture does before its first shard; then the captured keys are moved, layer by layer.
     With --statistics, a file is held against a short fresh capture instead: it agrees within its error, or the likely
     fault is named.
+    With --device, it is the device that is tried: precision, memory, and a short capture beside that of the CPU.
     """
-    from ropewalk.text import printable
-
     if texts and statistics is None:
         raise RopewalkError("--text goes with --statistics: give the file that is to be held against these texts")
-    findings = _examined(model, choices) if statistics is None else _held_against(model, choices, statistics, texts)
-    for finding in findings:
-        click.echo(printable(f"{_MARKS[finding.passed]}  {finding.check}: {finding.detail}"))
-    outcomes = {finding.passed for finding in findings}
+    if device is not None:
+        if statistics is not None or choices["dtype"] != "auto":
+            raise RopewalkError("--device is tried in float32 and bfloat16: leave --statistics and --dtype out")
+        outcomes = _shown(_tried(device, model, choices))
+        if False in outcomes:
+            raise RopewalkError(f"device {device} cannot be trusted: see the checks that failed above")
+        if None in outcomes:
+            raise RopewalkError(f"device {device} could not be proven: see the checks marked open above")
+        return
+    if model is None:
+        raise RopewalkError("no MODEL is given: name a hub repository or a folder, or try a device by --device")
     if statistics is not None:
+        outcomes = _shown(_held_against(model, choices, statistics, texts))
         if False in outcomes:
             raise RopewalkError(f"{statistics} is not true of {model}: see what failed above")
         if None in outcomes:
             raise RopewalkError(f"{statistics} could not be told to be true of {model}: see what is open above")
         return
+    outcomes = _shown(_examined(model, choices))
     if False in outcomes:
         raise RopewalkError(f"{model} cannot be trusted under the tap: see the checks that failed above")
     if None in outcomes:
         raise RopewalkError(f"{model} could not be proven under the tap: see the checks marked open above")
+
+
+def _shown(findings: Iterable[Any]) -> set[bool | None]:
+    """Print findings as they come; what came out."""
+    from ropewalk.text import printable
+
+    outcomes = set()
+    for finding in findings:
+        click.echo(printable(f"{_MARKS[finding.passed]}  {finding.check}: {finding.detail}"))
+        outcomes.add(finding.passed)
+    return outcomes
 
 
 @cli.command(example="ropewalk checkpoints EleutherAI/pythia-160m --log-spaced 12 --output pythia.yaml")
@@ -164,6 +187,15 @@ def train(recipe: Path | None, output: Path, device: str, adopt: bool, observe: 
     from ropewalk.train import train as run_training
 
     run_training(recipe, output, device=device, adopt=adopt, observe=observe)
+
+
+def _tried(device: str, model: str | None, choices: dict[str, Any]) -> Any:
+    from ropewalk.demo import demo_study
+    from ropewalk.models.source import ModelSource, locate
+    from ropewalk.scrutiny import examine_device
+
+    tiny = demo_study().checkpoints[-1] if model is None else None
+    return examine_device(device, tiny or ModelSource(repo=locate(str(model)), label=str(model), **choices))
 
 
 def _examined(model: str, choices: dict[str, Any]) -> Any:

@@ -60,7 +60,7 @@ def run(study: Path, dry_run: bool, results: Path | None, adopt: bool, wait: boo
     """
     from ropewalk.studyfile import load_study
 
-    loaded = load_study(study, results)
+    loaded = _placed(load_study(study, results), placement, wait)
     if dry_run:
         _print_plan(loaded, (), adopt)
         return
@@ -69,7 +69,7 @@ def run(study: Path, dry_run: bool, results: Path | None, adopt: bool, wait: boo
     from ropewalk.pipeline import run_study
 
     try:
-        run_study(loaded, adopt=adopt, engine=_engine(loaded, placement, wait))
+        run_study(loaded, adopt=adopt, wait=wait)
     except ComputedElsewhereError as told:
         click.echo(str(told))
         return
@@ -103,14 +103,15 @@ def capture(
     """
     from ropewalk.studyfile import load_study
 
-    loaded = load_study(study, results)
+    loaded = _placed(load_study(study, results), placement, wait)
     if dry_run:
         _print_plan(loaded, only, adopt)
         return
     from ropewalk.capture.account import ComputedElsewhereError
     from ropewalk.capture.run import capture_study
+    from ropewalk.engines import choose_engine
 
-    engine = _engine(loaded, placement, wait)
+    engine = choose_engine(loaded.engine, wait=wait)
     try:
         capture_study(loaded, only=only, shards=shards or None, adopt=adopt, engine=engine)
     except ComputedElsewhereError as told:
@@ -129,9 +130,8 @@ def status(results: Path) -> None:
     click.echo(describe_status(results))
 
 
-def _engine(study: Any, options: Mapping[str, Any], wait: bool) -> Any:
-    """The engine of a study, with what was said otherwise on the command line."""
-    from ropewalk.engines import choose_engine
+def _placed(study: Any, options: Mapping[str, Any], wait: bool) -> Any:
+    """A study with what the command line says of where it is computed."""
     from ropewalk.placement import Placement
     from ropewalk.validation import validated
 
@@ -143,7 +143,7 @@ def _engine(study: Any, options: Mapping[str, Any], wait: bool) -> Any:
     placement = validated(Placement, {**stated, **said}, "engine")
     if wait and placement.name != "slurm":
         raise RopewalkError(f"--wait goes with --engine slurm: `{placement.name}` is always waited for")
-    return choose_engine(placement, wait=wait)
+    return study.model_copy(update={"engine": placement})
 
 
 def _print_plan(study: Any, only: Sequence[str], adopt: bool) -> None:

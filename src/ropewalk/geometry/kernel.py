@@ -112,9 +112,12 @@ def turns(frequencies: tuple[float, ...], context: int, reach: int) -> tuple[Flo
     weights = (context - distances).astype(np.float64)
     starts = edges[:-1][edges[:-1] < reach]
     total = np.add.reduceat(weights, starts)
-    angles = np.outer(frequencies, distances)
-    means = [np.add.reduceat(part * weights, starts, axis=1) / total for part in (np.cos(angles), np.sin(angles))]
-    return means[0], means[1]
+
+    def mean(turn: np.ufunc) -> Floats:
+        # Pair by pair: all of them at every distance of a long context would be gigabytes.
+        return np.stack([np.add.reduceat(turn(one * distances) * weights, starts) / total for one in frequencies])
+
+    return mean(np.cos), mean(np.sin)
 
 
 def summary(

@@ -10,10 +10,11 @@ from torch import nn
 
 from ropewalk.analysis import tabulate
 from ropewalk.capture.in_memory import MemoryJob, model_mark, token_rows
+from ropewalk.capture.memory import enough_memory, give_back
 from ropewalk.capture.readiness import Ready, make_ready
 from ropewalk.capture.shards import ShardSums, capture_folder
 from ropewalk.capture.stored import MemoryCapture, StoredCapture, write_capture
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import OutOfMemoryError, RopewalkError
 from ropewalk.live.processes import Processes
 from ropewalk.live.undisturbed import undisturbed, unwrapped
 from ropewalk.ownership import check_owner, claim
@@ -86,8 +87,9 @@ class Observer:
     def observe(self, step: int, *, phase: str = "", label: str = "", context: int | None = None) -> dict[str, float]:
         """Measure the model now, as the checkpoint of this step; returns `SCALARS`, and the `seconds` that it took.
 
-        Where the folder holds observations of this step or of later ones of the same phase, training was taken up
-        again before them: they are replaced as they come up.
+        Where there is no memory for it, that is said, and nothing is written or returned but the seconds: looking at a
+        training does not end it. Where the folder holds observations of this step or of later ones of the same phase,
+        training was taken up again before them: they are replaced as they come up.
         """
         started = time.perf_counter()
         named = self._named(step, phase, label, context)
@@ -95,11 +97,19 @@ class Observer:
         checkpoint = study.checkpoints[-1]
         job = self._job(study, checkpoint)
         own = self._collected(job, checkpoint)
-        scalars = self._shared_or_raised(self._told(job, own, study))
-        self._before = study.checkpoints
+        scalars: dict[str, float] = {}
+        try:
+            scalars = self._shared_or_raised(self._told(job, own, study))
+            self._before = study.checkpoints
+        except OutOfMemoryError as error:
+            give_back(self.model)
+            logger.warning("step %d is not observed: %s", step, error)
         seconds = time.perf_counter() - started
         self.seconds += seconds
-        logger.info("step %d: %d x %d tokens observed in %.1f s", step, len(self._tokens), checkpoint.context, seconds)
+        if scalars:
+            logger.info(
+                "step %d: %d x %d tokens observed in %.1f s", step, len(self._tokens), checkpoint.context, seconds
+            )
         return {**scalars, SECONDS: seconds}
 
     def _named(self, step: int, phase: str, label: str, context: int | None) -> dict[str, Any]:
@@ -141,10 +151,12 @@ class Observer:
         mine = range(self._processes.rank, len(job.shards), self._processes.count)
         try:
             with undisturbed(self.model):
-                ready = self._look(checkpoint)
+                with enough_memory("a few tokens beside the training", "lower what a step of it takes"):
+                    ready = self._look(checkpoint)
                 return _Part(ready, model_mark(self.model), {n: job.collect(self.model, ready, n) for n in mine})
         except RopewalkError as error:
-            return error
+            # Without its traceback, which holds whatever the model had on its device.
+            return type(error)(str(error))
 
     def _look(self, checkpoint: Checkpoint) -> Ready:
         """Layout and proof, made anew where context or rotation are others than before."""

@@ -52,7 +52,32 @@ def machine_memory() -> int | None:
         return total
 
 
-_OUT_OF_MEMORY = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "bad_alloc")
+def memory_of(device: torch.device) -> int | None:
+    """Bytes that there are on a device in all; None where it does not tell."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    if device.type == "mps":
+        return int(torch.mps.recommended_max_memory())
+    return machine_memory() if device.type == "cpu" else None
+
+
+def free_caches(device: torch.device) -> None:
+    """Give back what a device's allocator keeps for later, in pieces that may be too small for what comes."""
+    empty = getattr(getattr(torch, device.type, None), "empty_cache", None)
+    if empty is not None:
+        empty()
+
+
+_OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "out of memory",
+    "bad_alloc",
+    "alloc_failed",
+    "invalid buffer size",
+)
+"""Of these words is one in what torch, the C++ library, CUDA's libraries and Apple's say."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import OutOfMemoryError, RopewalkError
 from ropewalk.models.device import is_out_of_memory
 from ropewalk.models.layout import AttentionLayer, Layout
 from ropewalk.models.recomputation import score_scale
@@ -187,7 +187,7 @@ def _check_runs(model: nn.Module, tokens: torch.Tensor) -> None:
     # Sizes that do not go together show in as many ways as there are architectures.
     except Exception as error:
         if is_out_of_memory(error):
-            raise RopewalkError(
+            raise OutOfMemoryError(
                 f"there is no memory to run this {model_type_of(model)} model on {tokens.shape[1]} tokens: set a "
                 "smaller `dtype`, or close other programs"
             ) from error

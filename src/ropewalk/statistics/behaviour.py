@@ -20,6 +20,8 @@ from ropewalk.statistics.rows import reduce_rows, unpacked
 if TYPE_CHECKING:
     import torch
 
+KEYS_AT_ONCE = 1 << 26
+"""Numbers of a document's keys that are widened at once."""
 OCTAVES = [1 << power for power in range(1, 20)]
 """First distances of the octaves that `columns` names: those of contexts up to a million tokens."""
 
@@ -121,7 +123,8 @@ class BehaviourAccumulator:
 
     def __init__(self, statistic: Behaviour, heads: LayerHeads, scope: Scope) -> None:
         self._statistic, self._heads, self._scope = statistic, heads, scope
-        self._totals: list[torch.Tensor] = []
+        self._groups = key_groups(heads, scope.context)
+        self._totals: list[list[torch.Tensor]] = [[] for _ in self._groups]
         self._sink = False
 
     def update(self, seen: Observation) -> None:
@@ -134,9 +137,11 @@ class BehaviourAccumulator:
             tokens = seen.whole_token_ids.to(device)
             seen.shared[kept] = [self._plan(*one) for one in zip(seen.documents, tokens, strict=True)]
         for number, plan in enumerate(seen.shared[kept]):
-            for parts in reduce_rows(seen.call, number, plan, self._heads):
-                pairs = zip(self._totals, parts, strict=True)
-                self._totals = [total + part for total, part in pairs] if self._totals else list(parts)
+            for group, heads in enumerate(self._groups):
+                for parts in reduce_rows(seen.call, number, plan, heads):
+                    before = self._totals[group]
+                    pairs = zip(before, parts, strict=True)
+                    self._totals[group] = [total + part for total, part in pairs] if before else list(parts)
         self._sink = sinks_of(seen.call.module, seen.call.options) is not None
 
     def _plan(self, document: int, tokens: "torch.Tensor") -> RowPlan:
@@ -146,7 +151,21 @@ class BehaviourAccumulator:
 
     def sums(self) -> Sums:
         """Numbers of queries and keys, and per query head what is added up over queries."""
-        if not self._totals:
+        import torch
+
+        if not self._totals[0]:
             return {}
-        of_heads, of_queries = self._totals
+        # What is summed over queries alone is the same in every group.
+        of_heads, of_queries = torch.cat([one[0] for one in self._totals]), self._totals[0][1]
         return unpacked(of_heads, of_queries, self._sink)
+
+
+def key_groups(heads: LayerHeads, context: int) -> list[LayerHeads]:
+    """The heads of a layer in groups whose keys are worked on at once, as far as one key head has no more numbers."""
+    count = -(-len(heads.key_heads) * context * heads.layer.head_dim // KEYS_AT_ONCE)
+    groups = []
+    for part in np.array_split(heads.key_heads, min(count, len(heads.key_heads))):
+        keys = tuple(part.tolist())
+        own = tuple(head for head in heads.heads if heads.layer.k_head(head) in keys)
+        groups.append(LayerHeads(heads.layer, own, keys))
+    return groups

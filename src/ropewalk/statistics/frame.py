@@ -241,10 +241,15 @@ def angles(rotary: Rotary, positions: "torch.Tensor", head_dim: int) -> tuple["t
     """
     import torch
 
-    found = torch.zeros(len(positions), head_dim, dtype=torch.float64)
-    turn = torch.outer(positions.float(), torch.tensor(rotary.frequencies, dtype=torch.float32)).double()
-    found[:, list(rotary.first)] = found[:, list(rotary.second)] = turn
-    return found.cos().float(), found.sin().float()
+    frequencies = torch.tensor(rotary.frequencies, dtype=torch.float32)
+    cosines, sines = (torch.empty(len(positions), head_dim) for _ in range(2))
+    for start in range(0, len(positions), BLOCK):
+        block = slice(start, start + BLOCK)
+        found = torch.zeros(len(positions[block]), head_dim, dtype=torch.float64)
+        turn = torch.outer(positions[block].float(), frequencies).double()
+        found[:, list(rotary.first)] = found[:, list(rotary.second)] = turn
+        cosines[block], sines[block] = found.cos(), found.sin()
+    return cosines, sines
 
 
 def turned_back(x: "torch.Tensor", rotary: Rotary, cosines: "torch.Tensor", sines: "torch.Tensor") -> "torch.Tensor":

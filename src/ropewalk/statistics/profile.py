@@ -12,7 +12,7 @@ from ropewalk.geometry.pca import ratio
 from ropewalk.geometry.profile import between, between_along, selections
 from ropewalk.statistics.base import KINDS, NOUNS, LayerHeads, Observation, Readout, Scope, Statistic, Sums, head_rows
 from ropewalk.statistics.registry import register
-from ropewalk.statistics.totals import Totals, widened
+from ropewalk.statistics.totals import Totals
 
 if TYPE_CHECKING:
     import torch
@@ -113,17 +113,17 @@ class ProfileAccumulator:
         """Add one observation."""
         for kind in KINDS:
             # Tokens first, as models have them.
-            sums, squares = self._bucket_sums(seen.vectors(kind).transpose(1, 2))
-            self._totals.add(f"{kind}.sum", sums)
-            self._totals.add(f"{kind}.square", squares)
+            for sums, squares in zip(*self._bucket_sums(seen.vectors(kind).transpose(1, 2)), strict=True):
+                self._totals.add(f"{kind}.sum", sums)
+                self._totals.add(f"{kind}.square", squares)
         self._documents += len(seen.documents)
 
     def _bucket_sums(self, x: "torch.Tensor") -> tuple["torch.Tensor", "torch.Tensor"]:
-        """Sums of x [documents, tokens, heads, d] and of |x|² over documents and buckets, [heads, buckets, (d)].
+        """Sums of x [documents, tokens, heads, d] and of |x|² over buckets, [documents, heads, buckets, (d)].
 
-        Within a bucket of one document in float32 (widening every vector would cost ten times the sums), beyond it in
-        float64, so that another batch gives the same. Neighbouring buckets of one width are one call, as far as they
-        have no more than `BLOCK` tokens.
+        Within a bucket in float32 (widening every vector would cost ten times the sums); what is added up beyond it is
+        widened, document by document, so that another batch gives the same. Neighbouring buckets of one width are one
+        call, as far as they have no more than `BLOCK` tokens.
         """
         import torch
 
@@ -135,7 +135,7 @@ class ProfileAccumulator:
             sums.append(part.reshape(len(x), count, width, *x.shape[2:]).sum(dim=2))
             squares.append(norms.reshape(len(x), count, width, x.shape[2]).sum(dim=2))
             start = stop
-        both = [widened(torch.cat(parts, dim=1)).sum(dim=0).transpose(0, 1) for parts in (sums, squares)]
+        both = [torch.cat(parts, dim=1).transpose(1, 2) for parts in (sums, squares)]
         return both[0], both[1]
 
     def sums(self) -> Sums:

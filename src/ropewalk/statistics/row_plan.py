@@ -109,10 +109,13 @@ def _bins(context: int, device: "torch.device") -> Bins:
     which = torch.from_numpy(np.repeat(np.arange(len(edges) - 1), np.diff(edges)))
     padding = max(NEAR, -(-context // STRIDE) * STRIDE) - context
     which = torch.cat([which, which[-1:].expand(padding)])
-    member = torch.nn.functional.one_hot(which, len(edges) - 1).float()
     starts, octave = octaves(context)
-    parts = member[:NEAR], member[NEAR::STRIDE], torch.nn.functional.one_hot(torch.from_numpy(octave), len(starts))
-    return Bins(*(part.float().to(device) for part in parts))
+    members = (
+        (which[:NEAR], len(edges) - 1),
+        (which[NEAR::STRIDE], len(edges) - 1),
+        (torch.from_numpy(octave), len(starts)),
+    )
+    return Bins(*(torch.nn.functional.one_hot(*one).float().to(device) for one in members))
 
 
 def _block(rows: NDArray[np.int64], tokens: "torch.Tensor", bins: Bins) -> RowBlock:

@@ -1,6 +1,6 @@
 """Attention rows by distance: the torch side of the statistic `behaviour`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -33,12 +33,7 @@ def reduce_rows(
     if not is_causal(call.module, call.options):
         return
     own = slice(None) if len(heads.heads) == call.query.shape[1] else list(heads.heads)
-    keys = call.key[number][slice(None) if len(heads.key_heads) == call.key.shape[1] else list(heads.key_heads)].float()
-    middle = keys.mean(dim=1)
-    # Scores about the score of the mean key, which loses no digits where all scores are large.
-    keys = keys - middle[:, None]
-    if keys.shape[1] % STRIDE:
-        keys = torch.nn.functional.pad(keys, (0, 0, 0, STRIDE - keys.shape[1] % STRIDE))
+    keys, middle = _centred(call.key[number], heads.key_heads)
     queries = call.query[number][:, torch.cat([block.rows for block in plan.blocks])][own].float()
     queries = queries * score_scale(call.query, call.options)
     offsets = (queries * middle[torch.from_numpy(heads.key_index)][:, None]).sum(dim=2)
@@ -57,6 +52,22 @@ def reduce_rows(
         raw = raw.gather(2, block.position.expand_as(raw))
         rows = _Rows(call, number, own, block, raw, offsets[:, some])
         yield _reduced(rows, None if sinks is None else sinks[own].float())
+
+
+def _centred(key: "torch.Tensor", heads: Sequence[int]) -> tuple["torch.Tensor", "torch.Tensor"]:
+    """Keys [heads, tokens, d] of some heads less their means [heads, d], in float32, up to a multiple of `STRIDE`.
+
+    Scores about the score of the mean key lose no digits where all scores are large. One copy of the keys is held, no
+    more.
+    """
+    import torch
+
+    chosen = key if len(heads) == len(key) else key[list(heads)]
+    middle = chosen.float().mean(dim=1)
+    keys = torch.zeros(len(chosen), -(-key.shape[1] // STRIDE) * STRIDE, key.shape[2], device=key.device)
+    for own, mean, centred in zip(chosen, middle, keys, strict=True):
+        torch.sub(own.float(), mean, out=centred[: key.shape[1]])
+    return keys, middle
 
 
 class _Rows(NamedTuple):
@@ -150,8 +161,8 @@ def _explained(rows: _Rows, scores: "torch.Tensor", seen: Visible) -> tuple["tor
     counted = scores * seen.scored
     by_bin = bins.sums(counted)
     raw = by_bin if scores is rows.raw else bins.sums(rows.raw * seen.scored)
-    by_octave, n = (by_bin @ bins.octaves).double(), (seen.counts @ bins.octaves).double()
-    squares = torch.linalg.vector_norm(counted, dim=2).double() ** 2
+    by_octave, n = widened(by_bin @ bins.octaves), widened(seen.counts @ bins.octaves)
+    squares = widened(torch.linalg.vector_norm(counted, dim=2)) ** 2
     keys, groups = n.sum(dim=2), (n > 0).sum(dim=2)
     spread = squares - by_octave.sum(dim=2) ** 2 / keys.clamp(min=1)
     within = squares - (by_octave**2 / n.clamp(min=1)).sum(dim=2)
@@ -160,4 +171,5 @@ def _explained(rows: _Rows, scores: "torch.Tensor", seen: Visible) -> tuple["tor
     # Each part over its degrees of freedom: octaves explain a share of noise too, the more the fewer keys there are.
     noise = (within / (keys - groups).clamp(min=1)) / (spread / (keys - 1).clamp(min=1)).masked_fill(~valid, 1)
     explained = torch.stack([(1 - noise).masked_fill(~valid, 0), valid.double()], dim=2).float()
+    explained = explained.to(scores.device)
     return explained, raw + rows.offset[:, :, None] * seen.counts
