@@ -173,12 +173,19 @@ def _examined(model: str, choices: dict[str, Any]) -> Any:
 
 
 def _held_against(model: str, choices: dict[str, Any], statistics: Path, texts: Sequence[str]) -> Any:
+    from ropewalk.capture.texts import check_corpus
+    from ropewalk.export.claims import read_claim
     from ropewalk.models.loading import load_tokenizer
     from ropewalk.models.source import ModelSource, locate
     from ropewalk.scrutiny import examine_statistics
+    from ropewalk.study import Corpus
 
-    loaded = _load(model, choices)
+    # What is wrong with these shows at once, and a model is long to load.
+    read_claim(statistics)
+    if texts:
+        check_corpus(Corpus(source="files", paths=tuple(texts)))
     tokenizer = load_tokenizer(ModelSource(repo=locate(model), label=model, **choices))
+    loaded = _load(model, choices)
     return examine_statistics(loaded, statistics, tokenizer, texts)
 
 
