@@ -43,8 +43,11 @@ class Owner:
 
 def read_owner(folder: Path) -> Owner | None:
     """Whose a folder is; None where it does not say, or cannot be made out."""
-    data = read_sealed_json(folder / MARK)
-    return None if data is None else Owner(**data["owner"])
+    owner = (read_sealed_json(folder / MARK) or {}).get("owner")
+    # It may come from a stranger, who can write a seal.
+    if not isinstance(owner, dict) or owner.keys() != set(Owner.__dataclass_fields__):
+        return None
+    return Owner(**owner) if all(isinstance(one, str) for one in owner.values()) else None
 
 
 def check_owner(folder: Path, owner: Owner, *, adopt: bool = False) -> None:
@@ -85,7 +88,9 @@ def _check_links(folder: Path) -> None:
 def claim(folder: Path, owner: Owner, *, adopt: bool = False) -> None:
     """Mark a folder as the owner's before anything else is written into it, and clear what killed runs left there."""
     check_owner(folder, owner, adopt=adopt)
-    mark = sealed_json({"ropewalk": __version__, "owner": asdict(owner)})
+    page = noted_page(folder)
+    facts = {"ropewalk": __version__, "owner": asdict(owner)}
+    mark = sealed_json(facts if page is None else facts | {"page": page})
     try:
         write_bytes(folder / MARK, mark, replace=False)
     except FileExistsError:
@@ -118,6 +123,18 @@ def claimed(folder: Path, owner: Owner, *, adopt: bool = False) -> Iterator[None
 def is_marked(folder: Path) -> bool:
     """Whether a folder is marked as somebody's: what has the name of a result there is one."""
     return (folder / MARK).is_file()
+
+
+def note_page(folder: Path, name: str) -> None:
+    """Write into the mark of a folder that a page was made there, so that it is missed when it is gone."""
+    known = read_sealed_json(folder / MARK)
+    if known is not None and known.get("page") != name:
+        write_bytes(folder / MARK, sealed_json({**known, "page": name}))
+
+
+def noted_page(folder: Path) -> str | None:
+    """The name of the page that was made in a folder; None where none was, or it is not known."""
+    return (read_sealed_json(folder / MARK) or {}).get("page")
 
 
 def is_free(folder: Path) -> bool:

@@ -15,9 +15,9 @@ from ropewalk.study import Study
 def run_study(study: Study, *, adopt: bool = False, wait: bool = False) -> Results:
     """Do all that is not done yet of a study; its results are in `study.folder` then.
 
-    The folder must be new, empty or of this study; `adopt` takes over one of a study that was moved and edited.
-    The study's engine computes the shards; `wait` is for `slurm`: stay until its jobs are done. Where checkpoints could not be captured, an
-    IncompleteError says so after the others are tabulated and drawn.
+    The folder must be new, empty or of this study; `adopt` takes over one of a study that was moved and edited. The
+    study's engine computes the shards; `wait` is for `slurm`: stay until its jobs are done. Where checkpoints could not
+    be captured, an IncompleteError says so after the others are tabulated and drawn.
     """
     from ropewalk.capture.run import capture_study
     from ropewalk.engines import choose_engine

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ropewalk.errors import RopewalkError
-from ropewalk.text import cut, one_line
+from ropewalk.text import cut, is_control, one_line
 
 PACKED = {
     b"\x1f\x8b": "gzip",
@@ -39,6 +39,14 @@ def open_regular(path: Path) -> BinaryIO:
         file.close()
         raise OSError(None, "not a regular file")
     return file
+
+
+def check_name(path: Path | str) -> None:
+    """Stop at a path that is no text: records could not hold it, and not every library opens it."""
+    if any(is_control(one) for one in str(path)):
+        raise RopewalkError(
+            f"{named(path)} cannot be used, as it holds control characters or bytes that are no UTF-8: rename it"
+        )
 
 
 def is_folder(path: Path | str) -> bool:

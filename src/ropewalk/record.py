@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from ropewalk._version import __version__
 from ropewalk.errors import RopewalkError
@@ -17,7 +16,7 @@ from ropewalk.seals import BLANK, is_intact, seal
 from ropewalk.study import Study
 from ropewalk.text import spans
 from ropewalk.versions import DECISIVE, OTHERS, Versions, installed
-from ropewalk.yamlfile import dump_yaml
+from ropewalk.yamlfile import dump_yaml, read_own
 
 RECORD = "study.yaml"
 FORMAT = 4
@@ -26,11 +25,33 @@ FORMAT = 4
 LARGEST = 1_000_000
 """Characters of a file that is not ours that are looked at to say what it is."""
 
-# The one in C, where it is there, is some twenty times as fast.
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
 ShardVersions = Mapping[str, Mapping[int, Versions]]
 """By checkpoint and number of shard: the versions that the shard says it was made with."""
+
+
+_Fact = str | int | float | None
+
+
+class _Made(BaseModel):
+    format: Literal[4]
+    version: str
+
+
+class _Origin(BaseModel):
+    checkpoint: str
+
+
+class _Contents(BaseModel):
+    """What a record holds, as far as it is relied on."""
+
+    seal: str
+    ropewalk: _Made
+    created: str
+    versions: dict[str, _Fact]
+    study: dict[str, Any]
+    origins: list[_Origin]
+    documents: list[dict[str, _Fact]]
+    shard_versions: list[dict[str, _Fact]] = []
 
 
 @dataclass(frozen=True)
@@ -66,9 +87,18 @@ def read_record(results: Path) -> Record | None:
         raise _damaged(path) from error
     except OSError as error:
         raise RopewalkError(f"{path} cannot be read ({error.strerror}): check who may read it, and the disk") from error
-    data = yaml.load(text, Loader=_Loader)
-    if data["ropewalk"]["format"] != FORMAT:
-        raise outdated(path, data["ropewalk"]["format"])
+    try:
+        data = read_own(text)
+    except ValueError as error:
+        raise _damaged(path) from error
+    number = _format(data)
+    if isinstance(number, int) and number != FORMAT:
+        raise outdated(path, number)
+    try:
+        _Contents.model_validate(data)
+    except ValidationError as error:
+        # It may come from a stranger, who can write a seal.
+        raise _damaged(path) from error
     del data["seal"]
     return Record(path, text.split("\n", 1)[1], data)
 
@@ -76,8 +106,8 @@ def read_record(results: Path) -> Record | None:
 def _not_a_record(path: Path, text: str) -> RopewalkError:
     """What to say of a file that is not a record as it was written: a study, one of another format, a damaged one."""
     try:
-        data = yaml.load(text[:LARGEST], Loader=_Loader)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        data = read_own(text[:LARGEST])
+    except ValueError:
         return _damaged(path)
     if isinstance(data, Mapping) and "checkpoints" in data and "study" not in data:
         return RopewalkError(

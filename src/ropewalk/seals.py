@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ropewalk.errors import RopewalkError
@@ -26,6 +26,8 @@ REACH = 4096
 """The seal stands within so many bytes from the beginning of a file."""
 
 LEDGER = "seals.json"
+LONGEST = 1000
+"""Characters of a name in it."""
 _SEAL = re.compile(rb"seal\W{1,16}([0-9a-f]{64})")
 
 
@@ -77,9 +79,17 @@ def read_sealed_json(path: Path) -> dict[str, Any] | None:
             return None
     except FileNotFoundError:
         return None
-    data: dict[str, Any] = json.loads(path.read_bytes())
-    del data["seal"]
-    return data
+    try:
+        data = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return None
+    return {name: value for name, value in data.items() if name != "seal"} if isinstance(data, dict) else None
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a name in a ledger can be one of a file in its folder."""
+    path = PurePosixPath(name)
+    return name.isprintable() and len(name) < LONGEST and not path.is_absolute() and ".." not in path.parts
 
 
 @dataclass(frozen=True)
@@ -96,8 +106,12 @@ class Ledger:
     @classmethod
     def read(cls, folder: Path) -> "Ledger | None":
         """The ledger of a folder; None where there is none, or a damaged one."""
-        data = read_sealed_json(folder / LEDGER)
-        return None if data is None else cls(data["files"], data["made_from"])
+        data = read_sealed_json(folder / LEDGER) or {}
+        files, made_from = data.get("files"), data.get("made_from")
+        # It may come from a stranger, who can write a seal.
+        if not isinstance(files, dict) or not isinstance(made_from, dict):
+            return None
+        return cls(files, made_from) if all(map(_is_inside, files)) else None
 
     @classmethod
     def begin(cls, folder: Path, names: Iterable[str], *, replace: bool = False) -> None:

@@ -11,7 +11,7 @@ from ropewalk.models.source import LayerNumber, VectorSource
 from ropewalk.ownership import Owner
 from ropewalk.placement import Placement
 from ropewalk.schema import Part
-from ropewalk.text import slug
+from ropewalk.text import is_control, slug
 
 BUCKETS = 16
 """Position buckets of a context, unless a bucket size is given."""
@@ -190,7 +190,7 @@ class Study(Part):
     @field_validator("results")
     @classmethod
     def _is_path(cls, path: str) -> str:
-        if not path.isprintable() or path.startswith("~"):
+        if any(is_control(one) for one in path) or path.startswith("~"):
             raise ValueError("a path must be on one line, without control characters, and written out without `~`")
         return path
 

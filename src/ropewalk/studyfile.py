@@ -8,6 +8,7 @@ from typing import Any
 from ropewalk.errors import RopewalkError
 from ropewalk.models.source import locate
 from ropewalk.ownership import Owner
+from ropewalk.reading import check_name
 from ropewalk.statistics.registry import find
 from ropewalk.study import KIND, Checkpoint, Study, content_fingerprint
 from ropewalk.validation import validated
@@ -21,10 +22,12 @@ def load_study(path: Path | str, results: Path | str | None = None) -> Study:
     or below the study's: a study may come from elsewhere, and where it writes is not for it to choose.
     """
     path = Path(path)
+    check_name(path.absolute())
     file = read_yaml(path, "study")
     study = parse_study(file.data, base=path.parent, name=str(path), lines=file.line)
     study = study.owned_by(Owner(KIND, study.name, str(path.resolve()), content_fingerprint(file.data)))
     if results is not None:
+        check_name(results)
         return study.model_copy(update={"results": str(results)})
     homes = [folder.resolve() for folder in (Path(), path.parent)]
     if study.results and not any(study.folder.resolve().is_relative_to(home) for home in homes):

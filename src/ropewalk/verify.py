@@ -15,11 +15,11 @@ from ropewalk.digests import DIGESTS
 from ropewalk.errors import RopewalkError
 from ropewalk.figures.head_collage import COLLAGES
 from ropewalk.freshness import StaleTablesError, picture_folders, pictures_made_from, tables_digest
-from ropewalk.ownership import MARK, claim, read_owner
+from ropewalk.ownership import MARK, claim, note_page, noted_page, read_owner
 from ropewalk.progress import logger
 from ropewalk.record import RECORD, OutdatedError, Record, need_record, read_record
 from ropewalk.report.page import is_current
-from ropewalk.results import Results, analyze, load
+from ropewalk.results import PAGE, Results, analyze, load
 from ropewalk.seals import LEDGER, Ledger, is_intact, read_sealed_json
 from ropewalk.statistics.registry import build
 from ropewalk.statistics.sample import VECTORS, kept_from
@@ -75,7 +75,7 @@ def verify(folder: Path) -> list[Check]:
         *_tables(folder, record),
         *(check for drawn, axis in picture_folders(folder).items() for check in _pictures(drawn, axis, results)),
         *(_drawn_heads(folder / COLLAGES, results) if (folder / COLLAGES).is_dir() else ()),
-        *_report(folder / "report.html", results),
+        *_report(folder / PAGE, results),
     ]
 
 
@@ -160,6 +160,8 @@ def _report(path: Path, results: Results | None) -> Iterator[Check]:
         if state is None and results is not None and not is_current(path, str(results.digest)):
             state = OUT_OF_DATE
         yield Check(path, "report", state)
+    elif noted_page(path.parent) == path.name:
+        yield Check(path, "report", "missing")
 
 
 def _results(folder: Path) -> Results | None:
@@ -200,6 +202,8 @@ def repair(folder: Path, checks: list[Check]) -> None:
         # Neither needs the model, which may not be at hand any more.
         if "mark" in wrong:
             claim(folder, _study(folder).owner, adopt=True)
+            if (folder / PAGE).exists():
+                note_page(folder, PAGE)
         if "vectors" in wrong:
             _publish(folder)
     wrong -= {"mark", "vectors"}

@@ -41,6 +41,10 @@ _LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 class _Dumper(yaml.SafeDumper):
     """Writes text that reads back as it was: some line breaks are kept in double quotes alone."""
 
+    def ignore_aliases(self, _: Any) -> bool:
+        """What is there twice is written twice: see `read_own`."""
+        return True
+
 
 def _represented(dumper: _Dumper, text: str) -> yaml.Node:
     style = '"' if re.search("[\x85\u2028\u2029\ufeff]", text) else None
@@ -56,6 +60,19 @@ def dump_yaml(data: Any, width: int = 120, *, flow: bool | None = False) -> str:
         data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=width, default_flow_style=flow
     )
     return text
+
+
+def read_own(text: str) -> Any:
+    """Data that `dump_yaml` wrote, quickly; ValueError for what it would not write (aliases, which can hide a bomb)."""
+    depth = 0
+    try:
+        for event in yaml.parse(text, Loader=_LOADER):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST or isinstance(event, yaml.AliasEvent):
+                raise ValueError("it holds aliases, or is nested too deeply")
+        return yaml.load(text, Loader=_LOADER)
+    except yaml.YAMLError as error:
+        raise ValueError(one_line(error, 100)) from error
 
 
 @dataclass(frozen=True)

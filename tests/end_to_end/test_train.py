@@ -1,6 +1,7 @@
 import hashlib
 import json
 import math
+import os
 import random
 import re
 import shutil
@@ -660,6 +661,11 @@ def changed(content: dict, path: str, value: object) -> dict:
         ("model.heads", 5, "model: heads 5 must be a multiple of key_heads 2"),
         ("model.head_dim", 7, "model: head_dim 7 must be even, since the rotary embedding turns pairs"),
         ("model.layers", 0, "model.layers is 0: input should be greater than 0"),
+        ("model.layers", 10**6, "model.layers is 1000000: input should be less than or equal to 4096"),
+        ("model.initializer_range", float("inf"), "model.initializer_range is inf: input should be a finite number"),
+        ("optimizer.betas", [0.9, 1.0], "optimizer.betas.1 is 1.0: input should be less than 1"),
+        ("optimizer.clip", float("nan"), "optimizer.clip is nan: input should be a finite number"),
+        ("phases.0.mix", {}, "phases.0.mix is {}: "),
         ("model.width", 3, "model.width is not a known key: check its spelling, or remove it"),
         ("vocabulary", 100, "vocabulary is 100: input should be greater than or equal to 257"),
         ("phases", [], "phases is []: input should have at least 1 item"),
@@ -680,6 +686,32 @@ def test_a_wrong_recipe_is_one_sentence(root, tmp_path, field, value, message):
     # A mistake in one field has its line; one in how fields fit together is of the whole.
     assert re.match(re.escape(str(path)) + r"( line \d+)?: " + re.escape(message), str(caught.value))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("corpus.files", "/**", r"corpus.files is '/\*\*', no pattern of files below corpus.root"),
+        ("corpus.files", "", "corpus.files is '', no pattern of files"),
+        ("model.hidden", 2**20, r"training 'tiny' needs .* TB or more and the memory of this machine is "),
+        ("phases.0.batch", 10**9, r"training 'tiny' needs .* TB or more and the memory of this machine is "),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_first(root, tmp_path, field, value, message):
+    content = changed(tiny(root), "model.intermediate", 2**20) if field == "model.hidden" else tiny(root)
+    path = write_recipe(tmp_path, changed(content, field, value))
+    with pytest.raises(RopewalkError, match=message):
+        train(path, tmp_path / "output", device="cpu")
+    assert not (tmp_path / "output").exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "dangling", "device"])
+def test_a_file_of_the_text_that_cannot_be_read_is_named(root, tmp_path, kind):
+    copy = Path(shutil.copytree(root, tmp_path / "texts"))
+    path = copy / "odd.py"
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero" if kind == "device" else "nowhere")
+    with pytest.raises(RopewalkError, match=r"odd.py cannot be read \(.*\): mend it, or leave it out with corpus.excl"):
+        text.read_corpus(load_recipe(write_recipe(tmp_path, tiny(copy))).corpus)
 
 
 def test_several_mistakes_are_listed(root, tmp_path):

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import yaml
 
 from helpers.command import Run
 from helpers.tiny import furnish
+from ropewalk.capture.run import capture_study
 from ropewalk.errors import RopewalkError
 from ropewalk.figures import gallery
 from ropewalk.fingerprint import file_fingerprint
 from ropewalk.pipeline import run_study
 from ropewalk.results import analyze, load
+from ropewalk.seals import BLANK, read_sealed_json, seal, sealed_json
 from ropewalk.studyfile import load_study
 from ropewalk.verify import repair, verify
 
@@ -103,8 +106,8 @@ def test_a_file_is_named_and_made_again(kind: str, state: str, results: Path, ru
     before = contents(results)
     path = next(results.glob(KINDS[kind]))
     DAMAGES[state](path)
-    if kind in ("report", "digests") and state == "missing":
-        # One that was never made is not missed.
+    if kind == "digests" and state == "missing":
+        # What is only remembered is not missed.
         assert wrong(results) == {}
         return
     code, out, err = run("verify", str(results))
@@ -120,6 +123,82 @@ def test_a_file_is_named_and_made_again(kind: str, state: str, results: Path, ru
         assert before.pop("study.yaml") != after.pop("study.yaml")
         assert before.pop("report.html") != after.pop("report.html")
     assert after == before
+
+
+def test_a_page_that_was_never_made_is_not_missed(home: Path, tmp_path: Path, run: Run) -> None:
+    capture_study(load_study(home / "study.yaml", tmp_path / "results"))
+    analyze(tmp_path / "results")
+    assert wrong(tmp_path / "results") == {}
+    repair(tmp_path / "results", verify(tmp_path / "results"))
+    page = load(tmp_path / "results").report(tmp_path / "results")
+    page.unlink()
+    # The study was edited since: the folder is marked anew, and the page is missed all the same.
+    study = load_study(home / "study.yaml", tmp_path / "results")
+    capture_study(study.owned_by(replace(study.owner, content="edited")))
+    assert wrong(tmp_path / "results") == {page: "missing"}
+
+
+BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n"
+
+
+def record(change: Callable[[str], str]) -> Callable[[Path], None]:
+    """An edit of a record by somebody who can write a seal."""
+
+    def edit(results: Path) -> None:
+        rest = (results / "study.yaml").read_text().split("\n", 1)[1]
+        (results / "study.yaml").write_bytes(seal(change(f"seal: '{BLANK}'\n{rest}").encode()))
+
+    return edit
+
+
+def rewritten(name: str, **changes: Any) -> Callable[[Path], None]:
+    """The same of a file of JSON; None takes a key away."""
+
+    def edit(results: Path) -> None:
+        data = (read_sealed_json(results / name) or {}) | changes
+        (results / name).write_bytes(sealed_json({key: value for key, value in data.items() if value is not None}))
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "name"),
+    [
+        (record(lambda text: text + BOMB), "study.yaml"),
+        (record(lambda text: text + "x: " + "[" * 5000 + "]" * 5000), "study.yaml"),
+        (record(lambda text: text + "x: !!python/name:os.system"), "study.yaml"),
+        (record(lambda text: text + "origins: 3"), "study.yaml"),
+        (record(lambda text: text.replace("  format: 4", "  format: x")), "study.yaml"),
+        (record(lambda text: text.replace("study:", "studio:")), "study.yaml"),
+        (rewritten("ropewalk.json", owner=3), "ropewalk.json"),
+        (rewritten("ropewalk.json", owner={"kind": "study"}), "ropewalk.json"),
+        (rewritten("seals.json", files=3), "seals.json"),
+        (rewritten("seals.json", files={"../x": "y"}), "seals.json"),
+        (rewritten("seals.json", files={"a\0b": "y"}), "seals.json"),
+        (rewritten("seals.json", made_from=None), "seals.json"),
+        *(
+            (rewritten("captures/first/manifest.json", **{key: value}), "captures/first/manifest.json")
+            for key, value in {
+                "heads": [[0, 99, 0]],
+                "layout": {"layers": [], "depth": 1},
+                "scope": {"context": "x"},
+                "statistics": {},
+                "tokens_of_shards": 3,
+                "shards": "x",
+                "model": None,
+            }.items()
+        ),
+    ],
+    ids=range(19),
+)
+def test_a_seal_is_no_reason_to_believe(edit: Callable[[Path], None], name: str, results: Path, run: Run) -> None:
+    """Who can write a folder can write a seal, and results come from strangers too."""
+    edit(results)
+    assert wrong(results)[results / name] == "damaged"
+    for command in ("report", "analyze"):
+        code, _, err = run(command, str(results))
+        assert code in (0, 2)
+        assert code == 0 or err.startswith("ropewalk: ")
 
 
 def test_a_mark_is_written_again_without_the_model(home: Path, results: Path, run: Run) -> None:
@@ -194,8 +273,6 @@ def test_tables_of_other_settings_are_out_of_date(home: Path, results: Path) -> 
     data = yaml.safe_load((home / "study.yaml").read_text())
     changed = home / "changed.yaml"
     changed.write_text(yaml.safe_dump({**data, "nulls": []}))
-    from ropewalk.capture.run import capture_study
-
     capture_study(load_study(changed, results), adopt=True)
     states = wrong(results)
     assert set(states.values()) == {"out of date"}
@@ -223,8 +300,6 @@ def test_pictures_pages_and_report_of_other_tables_are_out_of_date(results: Path
 
 
 def test_what_was_never_made_is_not_made(home: Path, tmp_path: Path) -> None:
-    from ropewalk.capture.run import capture_study
-
     results = tmp_path / "results"
     capture_study(load_study(home / "study.yaml", results))
     assert wrong(results) == {}

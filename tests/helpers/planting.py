@@ -37,6 +37,8 @@ class Subject:
     def planted(self, edit: Callable[[Arrays], object]) -> Path:
         arrays = self.arrays()
         edit(arrays)
+        # Who plants does not seal.
+        header(arrays, lambda about: about.pop("seal", None))
         path = self.folder / "planted.npz"
         np.savez(path, **arrays)
         return path

@@ -1,5 +1,6 @@
 """The command line, run in-process: what it prints, and one line for a mistake."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,8 @@ import yaml
 import ropewalk
 from helpers.command import Run
 from ropewalk.cli import cli, main
+from ropewalk.reading import check_name
+from ropewalk.study import Study
 
 
 def test_version(run: Run) -> None:
@@ -107,6 +110,55 @@ def test_what_the_system_refuses_is_one_line(
     assert message in err
     assert err.replace("\n", "").isprintable()
     assert len(err) < 450
+
+
+@pytest.mark.parametrize("name", ["a\x1b[2Jb", "a\nb", "d\udcff"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["run", "NAME/x"], ["run", "study.yaml", "--results", "NAME"], ["verify", "NAME"], ["figures", "NAME"]),
+        *(["inspect", "NAME"], ["export", "results", "NAME", "--to", "npz"], ["doctor", "m", "--statistics", "NAME"]),
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_a_name_that_is_no_text_is_refused_first(
+    run: Run, words: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()
+    for command in ([word.replace("NAME", name) for word in words], ["verify", "there"]):
+        code, out, err = run(*command)
+        assert (code, out) == (2, "")
+        assert "cannot be used, as it holds control characters or bytes that are no UTF-8: rename it" in err
+        assert err.rstrip("\n").isprintable()
+        # And not in a folder of such a name either.
+        monkeypatch.chdir(tmp_path / name)
+
+
+def test_names_of_all_scripts_are_names(tmp_path: Path) -> None:
+    for name in ("日本\u3000語", "می\u200cخواهم", "a\u00a0b"):
+        check_name(tmp_path / name)
+        assert Study(name="s", results=name, checkpoints=({"repo": "a/b", "context": 8},)).results == name
+
+
+def test_a_terminal_of_few_characters_gets_escapes() -> None:
+    code = (
+        "from ropewalk.cli import main, cli\ncli.commands['demo'].callback = lambda **_: print('日本')\nmain(['demo'])"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=environment)
+    assert ended.stdout.strip() == rb"\u65e5\u672c"
+
+
+def test_the_path_of_a_model_may_be_long(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path
+    for _ in range(6):
+        folder = folder / ("x" * 200)
+    folder.mkdir(parents=True)
+    code, _, err = run("inspect", str(folder))
+    assert code == 2
+    assert err.startswith("ropewalk: ")
+    assert "has no config.json" in err
 
 
 def test_an_interrupt_says_that_nothing_is_lost(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -169,6 +169,28 @@ def test_a_long_text_gives_the_same_tokens_as_a_whole_one(tokenizer: Any) -> Non
     np.testing.assert_array_equal(encode(tokenizer, spaced, 64)[:64], tokenizer(spaced)["input_ids"][:64])
 
 
+class Panic(BaseException):
+    """As the tokenizers library raises it: no Exception."""
+
+
+@pytest.mark.parametrize("failure", [Panic("no entry"), OverflowError("too large"), TypeError("'>' not supported")])
+def test_a_tokenizer_that_loads_and_is_damaged_is_named(failure: BaseException) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise failure
+
+    message = rf"the tokenizer does not read text \({failure}\): fetch it again, or name another as `tokenizer`"
+    with pytest.raises(RopewalkError, match=message):
+        encode(broken, "text", 64)
+    failure = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        encode(broken, "text", 64)
+
+
+def test_token_numbers_beyond_all_vocabularies_are_said() -> None:
+    with pytest.raises(RopewalkError, match=r"does not read text .*4294967295"):
+        encode(lambda *_, **__: {"input_ids": [2**32 - 1]}, "text", 64)
+
+
 def test_the_standard_library_is_there() -> None:
     found = stdlib_files()
     assert len(found) > 300

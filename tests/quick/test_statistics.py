@@ -1,5 +1,6 @@
 """Statistics by name."""
 
+import os
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -60,9 +61,31 @@ def test_registering() -> None:
 def test_plugins_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(RopewalkError, match=r"no plugin at .*: give the path of a Python file"):
         registry.load_plugin(tmp_path / "none.py")
+    os.mkfifo(tmp_path / "pipe.py")
+    with pytest.raises(RopewalkError, match=r"pipe.py cannot be read \(not a regular file\)"):
+        registry.load_plugin(tmp_path / "pipe.py")
     (tmp_path / "text.txt").write_text("x")
     with pytest.raises(RopewalkError, match="is not a Python file"):
         registry.load_plugin(tmp_path / "text.txt")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"x = 1\ndef x(:\n", r"own.py fails in line 2 \(SyntaxError: invalid syntax"),
+        (b"\xff", r"own.py fails .*SyntaxError: "),
+        (b"x\0", r"own.py fails .*null bytes"),
+        (b"x = 1\n\nraise ValueError('why')", r"own.py fails in line 3 \(ValueError: why\): mend it"),
+        (b"import json\njson.loads('{')", r"own.py fails in line 2 \(JSONDecodeError: "),
+        (b"import nowhere_at_all", r"own.py fails in line 1 \(ModuleNotFoundError: No module named 'nowhere_at_all'"),
+        (b"import sys\nsys.exit(3)", r"own.py fails in line 2 \(SystemExit: 3\)"),
+        (b"import ropewalk\nropewalk.register('mine')(3)", r"the statistic 'mine' is 3: derive a class from `Stat"),
+    ],
+)
+def test_a_plugin_that_fails_says_where(text: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_bytes(text)
+    with pytest.raises(RopewalkError, match=message):
+        registry.load_plugin(tmp_path / "own.py")
 
 
 def test_two_statistics_cannot_give_the_same_column() -> None:

@@ -1,7 +1,12 @@
 """The doctor of statistics: a right file passes, and planted faults are called by their names."""
 
+import contextlib
+import random
+import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +19,7 @@ from helpers.exporting import CASES, CONTEXT, documents, measured
 from helpers.planting import SUMS, Arrays, Subject
 from helpers.tiny import make_texts, save_tokenizer, tiny_smollm3
 from ropewalk.errors import RopewalkError
+from ropewalk.export.claims import read_claim
 
 MANY = 24
 FRESH = documents(50, MANY)
@@ -157,12 +163,92 @@ def test_files_that_are_none_are_said(subjects: Callable[[str], Subject], tmp_pa
         subject.examine(
             subject.planted(lambda arrays: planting.header(arrays, lambda about: about.update(version=9))), FRESH
         )
-    with pytest.raises(RopewalkError, match=r"has numbers that are none \(NaN or infinite\) in layer 0, q, post"):
+    with pytest.raises(RopewalkError, match=r"has numbers that are none \(NaN, infinite or huge\) in layer 0, q, post"):
         subject.examine(subject.planted(lambda arrays: arrays["l00.q.post.mean"].fill(np.nan)), FRESH)
     bare = {"ropewalk": subject.arrays()["ropewalk"]}
+    planting.header(bare, lambda about: about.pop("seal"))
     np.savez(tmp_path / "bare.npz", **bare)
     with pytest.raises(RopewalkError, match=r"holds no mean with its covariance, so a model cannot tell"):
         subject.examine(tmp_path / "bare.npz", FRESH)
+
+
+def fact(**changes: Any) -> Callable[[Arrays], None]:
+    """An edit of what a file says of its first layer, or of its tokens and model."""
+
+    def edit(about: dict[str, Any]) -> None:
+        for name, value in changes.items():
+            next(part for part in (about["layers"][0], about["tokens"], about["model"]) if name in part)[name] = value
+
+    return lambda arrays: planting.header(arrays, edit)
+
+
+def array(name: str, change: Callable[[Any], Any]) -> Callable[[Arrays], None]:
+    return lambda arrays: arrays.update({f"l00.q.post.{name}": change(arrays[f"l00.q.post.{name}"])})
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (fact(heads="abcd"), "and 4 heads in layer 0, q, post, which do not go together: make it again"),
+        (fact(heads=[]), "and 0 heads in layer 0, q, "),
+        (fact(heads=[0, 1, 2, -1]), "which do not go together"),
+        (fact(heads=None), "cannot be read"),
+        (fact(depth=float("inf")), "cannot be read"),
+        (fact(context=-5), "says that it is of -5 tokens without the first 0, which cannot be"),
+        (fact(skip_first=-3), "without the first -3, which cannot be"),
+        (fact(skip_first=10**6), "leaves the first 1000000 tokens out, and here 48 can be run"),
+        (array("mean", lambda mean: mean[0]), "has means [8], covariances "),
+        (array("mean", lambda mean: mean[0, 0]), "has means [], covariances "),
+        (array("covariance", lambda covariance: covariance[..., :5]), "which do not go together"),
+        (array("covariance", lambda covariance: covariance * 1e200), "NaN, infinite or huge"),
+        (array("mean", lambda mean: np.full(mean.shape, "x")), "cannot be read"),
+        (array("count", lambda count: count[:0]), "cannot be read"),
+    ],
+    ids=range(14),
+)
+def test_what_does_not_go_together_is_said(
+    subjects: Callable[[str], Subject], edit: Callable[[Arrays], None], message: str
+) -> None:
+    subject = subjects("full")
+    with pytest.raises(RopewalkError, match=re.escape(message)):
+        subject.examine(subject.planted(edit), FRESH)
+
+
+def packed(content: bytes, times: int = 1) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("a.npy", "w") as entry:
+            for _ in range(times):
+                entry.write(content)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda path: path.write_bytes(b""), "is not a zip file"),
+        (packed(bytes(10**6), times=200), "it would be 200.0 MB when unpacked"),
+        (packed(b"\x93NUMPY\1\0\x40\0{'descr':'<f8','fortran_order':False,'shape':(10**15,)}".ljust(74)), "cannot be"),
+    ],
+)
+def test_an_archive_is_not_believed(write: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+    write(tmp_path / "x.npz")
+    with pytest.raises(RopewalkError, match=message):
+        read_claim(tmp_path / "x.npz")
+
+
+def test_every_bit_that_counts_is_sealed(subjects: Callable[[str], Subject], tmp_path: Path) -> None:
+    """A NumPy archive has checksums of its entries, and not of how they are named and read."""
+    right, chance = subjects("full").file, random.Random(0)
+    data, claim, changed = right.read_bytes(), read_claim(right), tmp_path / "x.npz"
+    # The last part lists the entries.
+    for at in (*chance.sample(range(len(data)), 40), *chance.sample(range(len(data) - 4000, len(data)), 200)):
+        changed.write_bytes(data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :])
+        with contextlib.suppress(RopewalkError):
+            found = read_claim(changed)
+            assert found.stated.keys() == claim.stated.keys()
+            for key, one in found.stated.items():
+                np.testing.assert_array_equal(one.mean, claim.stated[key].mean)
 
 
 def test_the_command_says_how_it_went(tmp_path: Path, run: Run) -> None:
@@ -192,6 +278,11 @@ def test_the_command_says_how_it_went(tmp_path: Path, run: Run) -> None:
     for name in arrays:
         if name.endswith(".covariance"):
             arrays[name] *= 2
+    np.savez(other, **arrays)
+    code, out, error = run(*words, str(other))
+    assert (code, out) == (2, "")
+    assert error == f"ropewalk: {other} is not as it was exported (damaged, or changed since): export it again\n"
+    planting.header(arrays, lambda about: about.pop("seal"))
     np.savez(other, **arrays)
     code, out, error = run(*words, str(other))
     assert code == 2

@@ -229,6 +229,17 @@ def test_a_config_of_nonsense_is_a_sentence(change: dict[str, Any], message: str
     assert message in refusal(changed(configured(**change)))
 
 
+def test_a_tokenizer_of_tokenizers_is_none(changed: Changed) -> None:
+    folder = changed(with_file("tokenizer_config.json", tokenizer_class="RagTokenizer"))
+    with pytest.raises(RopewalkError, match=r"the tokenizer at .* for 'm' cannot be used"):
+        load_tokenizer(checkpoint(folder))
+
+
+def test_how_outputs_are_handed_over_is_not_for_a_config_to_say(changed: Changed) -> None:
+    model = load_model(checkpoint(changed(configured(return_dict=False))))
+    assert model(input_ids=torch.ones(1, 4, dtype=torch.long)).logits.shape == (1, 4, 64)
+
+
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"eos_token_id": {}, "max_length": "x"}', b"null"])
 def test_how_a_repository_would_generate_is_not_read(content: bytes, changed: Changed) -> None:
     load_model(checkpoint(changed(lambda folder: (folder / "generation_config.json").write_bytes(content))))

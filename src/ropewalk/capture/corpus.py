@@ -16,8 +16,9 @@ from ropewalk.errors import RopewalkError
 from ropewalk.files import atomic_path, write_bytes
 from ropewalk.fingerprint import file_fingerprint, fingerprint
 from ropewalk.progress import logger
+from ropewalk.reading import named
 from ropewalk.seals import read_sealed_json, sealed_json
-from ropewalk.text import count
+from ropewalk.text import count, one_line
 
 CHARACTERS_PER_TOKEN = 12
 """More than any tokenizer averages: so much text is tried first, and the whole only if it was not enough."""
@@ -181,11 +182,29 @@ def encode(tokenizer: Any, text: str, length: int, special_tokens: bool = True) 
     """Token ids of a text; only as much of a long text as `length` tokens need is read."""
     head = text[: CHARACTERS_PER_TOKEN * length + 1000]
     for piece in (head, text):
-        ids = tokenizer(piece, add_special_tokens=special_tokens, verbose=False)["input_ids"]
+        ids = _ids(tokenizer, piece, special_tokens)
         # The cut may have split a word, so its last few tokens do not count.
         if len(piece) == len(text) or len(ids) >= length + 16:
             break
-    return np.asarray(ids, dtype=np.int32)
+    return ids
+
+
+def _ids(tokenizer: Any, text: str, special_tokens: bool) -> Tokens:
+    """What a tokenizer makes of a text, or a sentence: it may load and still be damaged."""
+    try:
+        return np.asarray(
+            tokenizer(text, add_special_tokens=special_tokens, verbose=False)["input_ids"], dtype=np.int32
+        )
+    # Each library fails in its own way, that in Rust by a panic, which is no Exception; nothing of this project runs
+    # in here.
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        where = getattr(tokenizer, "name_or_path", "")
+        raise RopewalkError(
+            f"the tokenizer{f' at {named(where)}' if where else ''} does not read text ({one_line(error, 200)}): fetch "
+            "it again, or name another as `tokenizer`"
+        ) from error
 
 
 def _cut(reader: _Reader, tokenizer: Any, length: int) -> Iterator[Tokens]:

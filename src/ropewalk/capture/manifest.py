@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
 
 from ropewalk._version import __version__
 from ropewalk.capture.settings import described
@@ -24,6 +26,28 @@ MODEL_FACTS = ("layout", "heads", "dtype", "proof")
 
 NO_MODEL: Mapping[str, Any] = {"outcome": "no model"}
 """The proof of a capture that was read from vectors on disk: there was nothing to prove."""
+
+
+class _Chosen(BaseModel):
+    options: dict[str, Any]
+
+
+class _Contents(BaseModel):
+    """What a manifest holds, as far as it is relied on; what only the model tells may be missing of older ones."""
+
+    # `model` begins as names do that the oldest pydantic keeps to itself.
+    model_config = ConfigDict(protected_namespaces=())
+
+    checkpoint: str = ""
+    shards: Annotated[StrictInt, Field(gt=0)]
+    tokens_of_shards: Annotated[list[str], Field(min_length=1)]
+    model: str
+    settings: str
+    scope: dict[str, StrictInt | None]
+    statistics: dict[str, _Chosen]
+    heads: Annotated[list[tuple[StrictInt, StrictInt, StrictInt]], Field(min_length=1)]
+    dtype: str | None = None
+    proof: dict[str, Any] | None = None
 
 
 def manifest_facts(
@@ -79,6 +103,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise damaged(path)
     if manifest.get("format") != FORMAT:
         raise outdated(path, manifest.get("format"))
+    try:
+        _Contents.model_validate(manifest)
+    except ValidationError as error:
+        # It may come from a stranger, who can write a seal.
+        raise damaged(path) from error
     if "checkpoint" in manifest and slug(str(manifest["checkpoint"])) != folder.name:
         raise RopewalkError(
             f"{path} is of the checkpoint {cut(repr(manifest['checkpoint']), 100)} and stands in the folder of "

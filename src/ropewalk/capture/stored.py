@@ -18,11 +18,13 @@ from ropewalk.capture.shards import (
     shard_versions,
     write_shard,
 )
+from ropewalk.capture.vector_layouts import checked_layout
 from ropewalk.errors import RopewalkError
 from ropewalk.models.layout import Head, Layout
 from ropewalk.progress import logger
 from ropewalk.seals import Ledger
 from ropewalk.statistics.base import KINDS, LayerHeads, Scope, Sums, layers_of
+from ropewalk.statistics.moments import MomentSums
 from ropewalk.statistics.registry import build
 from ropewalk.study import Study
 from ropewalk.text import some
@@ -39,7 +41,7 @@ class StoredCapture:
         self.folder, self.label = folder, label
         manifest = read_manifest(folder)
         try:
-            self.layout = Layout.from_dict(manifest["layout"])
+            self.layout = checked_layout(manifest["layout"])
             self.heads = [Head(*head) for head in manifest["heads"]]
             self.scope = Scope(**manifest["scope"])
             self.statistics = {name: one["options"] for name, one in manifest["statistics"].items()}
@@ -48,7 +50,15 @@ class StoredCapture:
             self.provenances = [
                 Provenance(manifest["model"], tokens, manifest["settings"]) for tokens in manifest["tokens_of_shards"]
             ]
-        except (KeyError, TypeError, AttributeError) as error:
+            known = {layer.layer: layer for layer in self.layout.layers}
+            if not all(
+                head.head in range(known[head.layer].query_heads) and head.k_head in range(known[head.layer].key_heads)
+                for head in self.heads
+            ):
+                raise ValueError("it names heads that are not in its layout")
+            if MomentSums.name not in self.statistics:
+                raise ValueError("it has no moments")
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise damaged(folder / MANIFEST) from error
 
     @property

@@ -98,13 +98,17 @@ def read_layout_file(path: Path) -> Layout:
     if len(data) > LARGEST:
         raise _damaged(path, f"it has more than {size(LARGEST)}")
     try:
-        read: Any = json.loads(data.decode("utf-8"))
-        _Layout.model_validate(read)
-        return Layout.from_dict(read)
+        return checked_layout(json.loads(data.decode("utf-8")))
     except ValidationError as error:
         raise _damaged(path, _first(error)) from error
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise _damaged(path, "it is no JSON") from error
+
+
+def checked_layout(data: Any) -> Layout:
+    """A layout from plain data, or a ValidationError."""
+    _Layout.model_validate(data)
+    return Layout.from_dict(data)
 
 
 def _first(error: ValidationError) -> str:

@@ -1,5 +1,6 @@
 """The command line. Each command imports what it needs when it runs, so that help answers at once."""
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from ropewalk.progress import listening
     from ropewalk.text import cut, printable
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot write a character is no reason to stop.
+            stream.reconfigure(errors="backslashreplace")
     try:
         with listening():
             cli.main(args=None if arguments is None else list(arguments), prog_name="ropewalk", standalone_mode=False)

@@ -7,10 +7,23 @@ from typing import Any
 import click
 
 from ropewalk._version import __version__
+from ropewalk.reading import check_name
 
-FolderPath = click.Path(path_type=Path, file_okay=False)
-FilePath = click.Path(path_type=Path, dir_okay=False)
-ResultsPath = click.Path(path_type=Path)
+
+class _Path(click.Path):
+    """A path whose name is text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """A `Path`, or a sentence where its name, or that of a folder above it, could not be written down."""
+        path = super().convert(value, param, ctx)
+        assert isinstance(path, Path)
+        check_name(path.absolute())
+        return path
+
+
+FolderPath = _Path(path_type=Path, file_okay=False)
+FilePath = _Path(path_type=Path, dir_okay=False)
+AnyPath = _Path(path_type=Path)
 
 
 class Command(click.Command):

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ropewalk.cli.base import FilePath, FolderPath, cli
+from ropewalk.cli.base import AnyPath, FilePath, FolderPath, cli
 from ropewalk.errors import RopewalkError
 
 _MARKS = {True: "ok  ", False: "FAIL", None: "open"}
@@ -70,7 +70,7 @@ def inspect(model: str, **choices: Any) -> None:
 @cli.command(example="ropewalk doctor HuggingFaceTB/SmolLM2-135M")
 @click.option(
     "--statistics",
-    type=click.Path(path_type=Path),
+    type=AnyPath,
     help="Is this file of statistics true of the model? Ours (safetensors, npz), or a folder of KVPress.",
 )
 @click.option(
@@ -205,17 +205,30 @@ def _examined(model: str, choices: dict[str, Any]) -> Any:
 
 
 def _held_against(model: str, choices: dict[str, Any], statistics: Path, texts: Sequence[str]) -> Any:
+    from ropewalk.capture.texts import check_corpus
+    from ropewalk.export.claims import read_claim
     from ropewalk.models.loading import load_tokenizer
-    from ropewalk.models.source import ModelSource, locate
     from ropewalk.scrutiny import examine_statistics
+    from ropewalk.study import Corpus
 
+    # What is wrong with these shows at once, and a model is long to load.
+    read_claim(statistics)
+    if texts:
+        check_corpus(Corpus(source="files", paths=tuple(texts)))
+    tokenizer = load_tokenizer(_source(model, choices))
     loaded = _load(model, choices)
-    tokenizer = load_tokenizer(ModelSource(repo=locate(model), label=model, **choices))
     return examine_statistics(loaded, statistics, tokenizer, texts)
 
 
 def _load(model: str, choices: dict[str, Any]) -> Any:
     from ropewalk.models.loading import load_model
-    from ropewalk.models.source import ModelSource, locate
 
-    return load_model(ModelSource(repo=locate(model), label=model, **choices))
+    return load_model(_source(model, choices))
+
+
+def _source(model: str, choices: dict[str, Any]) -> Any:
+    from ropewalk.models.source import ModelSource, locate
+    from ropewalk.text import cut
+    from ropewalk.validation import validated
+
+    return validated(ModelSource, {"repo": locate(model), "label": cut(model, 200), **choices}, "the model")

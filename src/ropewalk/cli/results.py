@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ropewalk.cli.base import FolderPath, ResultsPath, cli
+from ropewalk.cli.base import AnyPath, FolderPath, cli
 
 AXES = ("pooled", "centred", "drift")
 """Choices of axis, said again here because help must not wait for NumPy."""
@@ -33,7 +33,7 @@ def analyze(results: Path) -> None:
 
 
 @cli.command(example="ropewalk figures results/miniature")
-@click.argument("results", type=ResultsPath)
+@click.argument("results", type=AnyPath)
 @click.option("--axis", type=click.Choice(AXES), help="Where r_q and r_k are measured; as the study says.")
 def figures(results: Path, axis: str | None) -> None:
     """Draw the figures, each with its caption.
@@ -48,7 +48,7 @@ def figures(results: Path, axis: str | None) -> None:
 
 
 @cli.command(example="ropewalk head results/miniature --checkpoint LC2-120 --layer 3 --head 1")
-@click.argument("results", type=ResultsPath)
+@click.argument("results", type=AnyPath)
 @click.option("--checkpoint", metavar="LABEL", help="Name or label of the checkpoint; the last by default.")
 @click.option("--layer", type=int, required=True, help="Layer of the head.")
 @click.option("--head", "number", type=int, required=True, help="Query head within the layer.")
@@ -67,7 +67,7 @@ def head(results: Path, checkpoint: str | None, layer: int, number: int) -> None
 
 
 @cli.command(example="ropewalk report results/miniature --open")
-@click.argument("results", type=ResultsPath)
+@click.argument("results", type=AnyPath)
 @click.option("--open", "opened", is_flag=True, help="Open the page in the browser.")
 def report(results: Path, opened: bool) -> None:
     """Write report.html, one file for everything.
@@ -84,7 +84,7 @@ def report(results: Path, opened: bool) -> None:
 
 
 @cli.command(example="ropewalk compare results/smollm3_training_progress --published smollm3")
-@click.argument("results", type=ResultsPath)
+@click.argument("results", type=AnyPath)
 @click.option("--published", default="smollm3", show_default=True, help="Set of published numbers.")
 def compare(results: Path, published: str) -> None:
     """Set RESULTS against published numbers.

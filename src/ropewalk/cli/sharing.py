@@ -5,15 +5,15 @@ from typing import Any
 
 import click
 
-from ropewalk.cli.base import FolderPath, ResultsPath, cli
+from ropewalk.cli.base import AnyPath, FolderPath, cli
 
 FORMATS = ("safetensors", "npz", "kvpress", "bases", "heads")
 """Formats, said again here because help must not wait for NumPy."""
 
 
 @cli.command(example="ropewalk export results/miniature --to bases miniature-bases --rank 16")
-@click.argument("results", type=ResultsPath)
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("results", type=AnyPath)
+@click.argument("out", type=AnyPath)
 @click.option("--to", type=click.Choice(FORMATS), required=True, help="Format; docs/export.md says what each holds.")
 @click.option("--checkpoint", metavar="LABEL", help="Which checkpoint, by name or label; the last by default.")
 @click.option("--dtype", type=click.Choice(["float32", "float64"]), help="safetensors, npz: type of the numbers.")

@@ -1,5 +1,6 @@
 """The arrays of our own format: one name for each layer, kind, frame and quantity (docs/export.md has the table)."""
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +82,20 @@ def header(source: Source, dtype: str) -> str:
     ]
     about = {"format": FORMAT, "version": VERSION, "dtype": dtype, "covariance": "Sxx / n", "frames": FRAMES}
     return json.dumps({"seal": BLANK, **about, **facts(source), "missing": missing})
+
+
+def sealed(header: str, arrays: Arrays) -> str:
+    """The facts with the digest of themselves and of all arrays, for a file that cannot be sealed as a whole."""
+    digest = hashlib.sha256(header.encode())
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return header.replace(BLANK, digest.hexdigest(), 1)
+
+
+def is_sealed(header: str, arrays: Arrays) -> bool:
+    """Whether facts and arrays are those that were sealed together."""
+    return sealed(header.replace(str(json.loads(header)["seal"]), BLANK, 1), arrays) == header
 
 
 def checked_header(text: str | None, path: Path) -> dict[str, Any]:

@@ -13,15 +13,25 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from ropewalk.errors import RopewalkError
-from ropewalk.export.arrays import ENTRY, Arrays, checked_header
+from ropewalk.export.arrays import ENTRY, Arrays, checked_header, is_sealed
 from ropewalk.export.kvpress import STATISTICS
 from ropewalk.geometry.moments import Floats
 from ropewalk.reading import open_regular, unreadable
 from ropewalk.seals import Ledger, is_intact
 from ropewalk.statistics.frame import PRE
+from ropewalk.text import size
 
 REMEDY = "give a file of `ropewalk export --to safetensors` or `--to npz`, or a folder of KVPress"
 NAME = re.compile(r"l(\d+)\.([qk])\.(post|pre)\.(mean|covariance|count)")
+LARGEST = 1e38
+"""Numbers that a file may hold: what float32 can, so that their squares can be added up."""
+MOST_PACKED = 100
+"""Times that an archive may be larger when it is unpacked: numbers that were measured hardly shrink."""
+FAILURES = (
+    *(OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, EOFError, MemoryError),
+    *(SafetensorError, zipfile.BadZipFile, NotImplementedError, RuntimeError),
+)
+"""What readers of arrays and archives raise at a file that is damaged, or of another kind."""
 
 Key = tuple[int, str, str]
 """Layer, kind (`q` or `k`), frame (`post` or `pre`)."""
@@ -59,16 +69,30 @@ def read_claim(path: Path) -> Claim:
     reader: Callable[[Path], Claim] = _kvpress if path.is_dir() else _npz if path.suffix == ".npz" else _safetensors
     try:
         claim = reader(path)
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError, zipfile.BadZipFile) as error:
+    except FAILURES as error:
         raise unreadable(path, error, REMEDY) from error
+    if (claim.context is not None and claim.context < 2) or (claim.skip_first or 0) < 0:
+        raise RopewalkError(
+            f"{path} says that it is of {claim.context} tokens without the first {claim.skip_first}, which cannot be: "
+            "make it again"
+        )
     for (layer, kind, frame), one in claim.stated.items():
-        if not (np.isfinite(one.mean).all() and np.isfinite(one.covariance).all()):
+        where, shape = f"layer {layer}, {kind}, {frame}", one.mean.shape
+        if not (np.abs(one.mean) < LARGEST).all() or not (np.abs(one.covariance) < LARGEST).all():
+            raise RopewalkError(f"{path} has numbers that are none (NaN, infinite or huge) in {where}: make it again")
+        if len(shape) != 2 or one.covariance.shape != (*shape, shape[1]) or not _are_numbers(one.heads):
             raise RopewalkError(
-                f"{path} has numbers that are none (NaN or infinite) in layer {layer}, {kind}, {frame}: make it again"
+                f"{path} has means {list(shape)}, covariances {list(one.covariance.shape)} and {len(one.heads)} heads "
+                f"in {where}, which do not go together: make it again"
             )
     if not claim.stated:
         raise RopewalkError(f"{path} holds no mean with its covariance, so a model cannot tell: {REMEDY}")
     return claim
+
+
+def _are_numbers(heads: tuple[Any, ...]) -> bool:
+    """Whether these can be numbers of heads, of which there is at least one."""
+    return bool(heads) and all(isinstance(head, int) and head >= 0 for head in heads)
 
 
 def _safetensors(path: Path) -> Claim:
@@ -88,10 +112,19 @@ def _changed(path: Path) -> RopewalkError:
 
 
 def _npz(path: Path) -> Claim:
-    with open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    about = arrays.pop(ENTRY, None)
-    return _own(path, arrays, None if about is None else bytes(about).decode())
+    with open_regular(path) as file:
+        with zipfile.ZipFile(file) as packed:
+            unpacked = sum(entry.file_size for entry in packed.infolist())
+        if unpacked > MOST_PACKED * path.stat().st_size:
+            raise ValueError(f"it would be {size(unpacked)} when unpacked")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    entry = arrays.pop(ENTRY, None)
+    header = None if entry is None else bytes(entry).decode()
+    if "seal" in checked_header(header, path) and not is_sealed(str(header), arrays):
+        raise _changed(path)
+    return _own(path, arrays, header)
 
 
 def _own(path: Path, arrays: Arrays, header: str | None) -> Claim:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ropewalk.export.arrays import ENTRY, Precision, check_target, header, statistics_arrays
+from ropewalk.export.arrays import ENTRY, Precision, check_target, header, sealed, statistics_arrays
 from ropewalk.export.formats import Format
 from ropewalk.export.source import Source
 from ropewalk.files import atomic_path
@@ -17,7 +17,8 @@ def write(source: Source, path: Path, options: Precision) -> list[Path]:
     """Write the file; it must not be there yet."""
     check_target(path, SUFFIX)
     arrays = statistics_arrays(source, options.dtype)
-    named: dict[str, Any] = {ENTRY: np.frombuffer(header(source, options.dtype).encode(), dtype=np.uint8), **arrays}
+    about = sealed(header(source, options.dtype), arrays).encode()
+    named: dict[str, Any] = {ENTRY: np.frombuffer(about, dtype=np.uint8), **arrays}
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **named)
     return [path]

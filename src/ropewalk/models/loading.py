@@ -62,6 +62,8 @@ def load_config(source: ModelSource, context: int | None = None) -> Any:
             f"the configuration of {repo} cannot be used: that of its language model is {one_line(repr(text), 100)}"
         )
     apply_overrides(text, source.overrides)
+    # How outputs are handed over is for who calls the model to say.
+    config.return_dict = text.return_dict = True
     _check_values(config, text, repo)
     model_class(config)
     limit = getattr(text, "max_position_embeddings", None)
@@ -182,6 +184,7 @@ def load_tokenizer(source: ModelSource) -> Any:
     try:
         with quiet():
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
+            empty = len(tokenizer) < 2
     # The tokenizers library raises bare exceptions; nothing of this project runs in here.
     except Exception as error:
         if gguf_file or any((folder / name).exists() for name in TOKENIZERS):
@@ -190,7 +193,7 @@ def load_tokenizer(source: ModelSource) -> Any:
                 "name another as `tokenizer`"
             ) from error
         raise RopewalkError(f"no tokenizer at {repo} for {source.label!r} ({one_line(error)}): {remedy}") from error
-    if len(tokenizer) < 2:
+    if empty:
         raise RopewalkError(f"the tokenizer at {repo} for {source.label!r} is empty: {remedy}")
     return tokenizer
 
@@ -198,9 +201,14 @@ def load_tokenizer(source: ModelSource) -> Any:
 def device_of(source: ModelSource) -> torch.device:
     """The device a study asks for, or a sentence when it (or one of its device map) is not there."""
     spread = source.device_map
-    for device in spread.values() if isinstance(spread, dict) else [spread]:
-        if device not in (None, "disk", *SPREADS):
-            choose_device(device)
+    if isinstance(spread, dict):
+        for device in spread.values():
+            if device == "auto":
+                raise RopewalkError(f"device_map of {source.label!r} names no device: `auto` stands for a whole map")
+            if device != "disk":
+                choose_device(device)
+    elif spread not in (None, *SPREADS):
+        choose_device(spread)
     return choose_device(source.device)
 
 

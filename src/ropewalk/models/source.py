@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from ropewalk.errors import RopewalkError
+from ropewalk.reading import check_name
 from ropewalk.schema import Part
 
 
@@ -116,6 +117,7 @@ def locate(repo: str, base: Path = Path(), field: str = "the model") -> str:
     """A folder that exists, made absolute from `base`, or the name of a hub repository as it is."""
     folder = base / Path(repo).expanduser()
     if folder.exists():
+        check_name(folder.resolve())
         return str(folder.resolve())
     looks_local = repo.startswith((".", "/", "~", "\\")) or repo.count("/") > 1
     if looks_local:

@@ -44,6 +44,11 @@ def examine_statistics(
     claim = read_claim(path)
     context = min(claim.context or CONTEXT, LONGEST, position_limit(model))
     rows = np.array([list(row)[:context] for row in documents]) if len(documents) else _rows(tokenizer, files, context)
+    if (claim.skip_first or 0) >= rows.shape[1] - 1:
+        raise RopewalkError(
+            f"{path} leaves the first {claim.skip_first} tokens out, and here {rows.shape[1]} can be run: nothing is "
+            "left to compare"
+        )
     with evaluating(model):
         layout = with_rotary(model, read_layout(model), rows.shape[1])
         shape = list(_shape(claim, layout))

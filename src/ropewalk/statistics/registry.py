@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import re
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib.metadata import entry_points
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ropewalk.errors import RopewalkError
+from ropewalk.reading import open_regular, unreadable
 from ropewalk.statistics.base import Statistic
+from ropewalk.text import one_line
 from ropewalk.validation import validated
 
 BUILT_IN = {
@@ -47,6 +50,10 @@ def register(name: str) -> Callable[[_Class], _Class]:
         )
 
     def add(cls: _Class) -> _Class:
+        if not (isinstance(cls, type) and issubclass(cls, Statistic)):
+            raise RopewalkError(
+                f"the statistic {name!r} is {one_line(repr(cls), 100)}: derive a class from `Statistic`"
+            )
         known = _registered.get(name)
         # The same class defined again (a cell that is run twice) takes the place of the first.
         if known is not None and known.__qualname__ != cls.__qualname__:
@@ -62,18 +69,41 @@ def load_plugin(path: Path) -> None:
     """Import a Python file that registers statistics, once. It runs with all rights of the user who names it."""
     if path.absolute() in _plugins:
         return
-    if not path.is_file():
-        raise RopewalkError(f"no plugin at {path}: give the path of a Python file that registers statistics")
+    remedy = "give the path of a Python file that registers statistics"
+    try:
+        open_regular(path).close()
+    except FileNotFoundError as error:
+        raise RopewalkError(f"no plugin at {path}: {remedy}") from error
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error, remedy) from error
     spec = importlib.util.spec_from_file_location(f"ropewalk_plugin_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise RopewalkError(f"{path} is not a Python file: a plugin's name ends in .py")
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    try:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    except RopewalkError:
+        raise
+    # It is the user's own, and can fail in any way; where is what helps.
+    except (Exception, SystemExit) as error:
+        line = _line(error, path)
+        raise RopewalkError(
+            f"the plugin {path} fails{f' in line {line}' if line else ''} ({type(error).__name__}: "
+            f"{one_line(error, 200)}): mend it"
+        ) from error
     _plugins[path.absolute()] = None
 
 
 def loaded_plugins() -> tuple[Path, ...]:
     """The files that were imported, in their order: another process that computes the same needs them too."""
     return tuple(_plugins)
+
+
+def _line(error: BaseException, path: Path) -> int | None:
+    """The line of a file at which an exception was raised, or from which it was called."""
+    if isinstance(error, SyntaxError) and error.filename is not None and Path(error.filename) == path:
+        return error.lineno
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if Path(frame.f_code.co_filename) == path]
+    return lines[-1] if lines else None
 
 
 def find(name: str) -> type[Statistic]:

@@ -14,11 +14,15 @@ MINIATURE = Path(__file__).parents[1] / "data" / "recipes" / "miniature.yaml"
 """The recipe of the checkpoints that travel with the package."""
 
 Positive = Annotated[int, Field(gt=0, le=10**9)]
+Layers = Annotated[int, Field(gt=0, le=4096)]
+Heads = Annotated[int, Field(gt=0, le=2**16)]
+Size = Annotated[int, Field(gt=0, le=2**20)]
 Rate = Annotated[float, Field(ge=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class _Part(Part):
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class Corpus(_Part):
@@ -52,17 +56,17 @@ class Heldout(_Part):
 class Model(_Part):
     """Shape of the SmolLM3 model."""
 
-    layers: Positive
+    layers: Layers
     """Number of layers."""
-    hidden: Positive
+    hidden: Size
     """Width of the residual stream."""
-    intermediate: Positive
+    intermediate: Size
     """Width of the feed-forward part."""
-    heads: Positive
+    heads: Heads
     """Query heads per layer."""
-    key_heads: Positive
+    key_heads: Heads
     """Key heads per layer, each shared by heads / key_heads query heads."""
-    head_dim: Positive
+    head_dim: Size
     """Length of one query or key vector."""
     nope_interval: Positive
     """Every so-many-th layer has no rotary embedding."""
@@ -81,7 +85,7 @@ class Model(_Part):
 class Optimizer(_Part):
     """AdamW and what surrounds it; learning rates belong to the phases."""
 
-    betas: tuple[float, float]
+    betas: tuple[Decay, Decay]
     """Decay rates of the first and the second moment."""
     weight_decay: Annotated[float, Field(ge=0)]
     """Weight decay of matrices; embeddings and norms have none."""
@@ -104,7 +108,7 @@ class Phase(_Part):
     """Tokens per training sequence."""
     batch: Positive
     """Sequences per step."""
-    rope_theta: Annotated[float, Field(gt=1)]
+    rope_theta: Annotated[float, Field(gt=1, le=1e30)]
     """Base of the rotary embedding's wavelengths."""
     steps: Positive
     """Optimizer steps in this phase."""
@@ -116,7 +120,7 @@ class Phase(_Part):
     """Learning rate at the phase's end; the line between the two is straight."""
     warmup: Annotated[int, Field(ge=0, le=10**9)] = 0
     """Steps over which the learning rate grows from nothing."""
-    mix: dict[str, Annotated[float, Field(gt=0)]]
+    mix: Annotated[dict[str, Annotated[float, Field(gt=0, le=1e9)]], Field(min_length=1)]
     """Share of training sequences from each group of files, in any unit."""
     min_tokens: Annotated[int, Field(ge=0)] = 0
     """Only documents of at least so many tokens are drawn from."""
@@ -181,6 +185,15 @@ class Recipe(_Part):
                 f"heldout.min_tokens, {self.heldout.min_tokens}"
             )
         return self
+
+    @property
+    def memory(self) -> int:
+        """Bytes that training takes at least: weights, gradients and two moments; what a step keeps of its tokens."""
+        shape = self.model
+        attention = shape.hidden * shape.head_dim * 2 * (shape.heads + shape.key_heads)
+        weights = self.vocabulary * shape.hidden + shape.layers * (attention + 3 * shape.hidden * shape.intermediate)
+        tokens = max(phase.batch * phase.context for phase in self.phases)
+        return 4 * (4 * weights + tokens * (self.vocabulary + shape.layers * shape.hidden))
 
     @property
     def longest(self) -> int:

@@ -13,6 +13,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from ropewalk.errors import RopewalkError
+from ropewalk.reading import open_regular, unreadable
+from ropewalk.text import one_line
 from ropewalk.train.recipe import Corpus, Heldout, Phase
 
 SEPARATOR = "<|endoftext|>"
@@ -39,13 +41,20 @@ def read_corpus(settings: Corpus) -> list[Document]:
     """All documents in the order of their paths; files that are not UTF-8 and repeated texts are left out."""
     root = corpus_root(settings)
     documents, seen = [], set()
-    for file in sorted(root.glob(settings.files)):
+    try:
+        files = sorted(file for file in root.glob(settings.files) if not file.is_dir())
+    except (ValueError, NotImplementedError) as error:
+        raise RopewalkError(
+            f"corpus.files is {one_line(repr(settings.files), 100)}, no pattern of files below corpus.root "
+            f"({one_line(error, 100)}): correct it"
+        ) from error
+    for file in files:
         path = file.relative_to(root).as_posix()
         source = next((name for name, patterns in settings.sources.items() if _matches(path, patterns)), None)
         if source is None or _matches(path, settings.exclude):
             continue
         try:
-            text = file.read_text(encoding="utf-8")
+            text = _text(file)
         except UnicodeDecodeError:
             continue
         # A copy of a held-out file under another name would be trained on.
@@ -55,6 +64,15 @@ def read_corpus(settings: Corpus) -> list[Document]:
     if not documents:
         raise RopewalkError(f"no text in {root} matches {settings.files!r} and corpus.sources: correct the recipe")
     return documents
+
+
+def _text(file: Path) -> str:
+    try:
+        with open_regular(file) as opened:
+            # How lines end differs between systems, and what a text says does not.
+            return opened.read().decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except OSError as error:
+        raise unreadable(file, error, "mend it, or leave it out with corpus.exclude") from error
 
 
 def _matches(path: str, patterns: Iterable[str]) -> bool:
