@@ -10,7 +10,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-smollm2 test coverage quick test-lowest kvpress faults lint format dist bench bench-memory bench-explorer
+.PHONY: help demo demo-smollm2 test coverage quick test-lowest kvpress ray faults lint format dist bench bench-memory bench-explorer
 .PHONY: docs browser clean
 
 help: ## list the targets
@@ -43,6 +43,11 @@ kvpress: $(VENV)/.dev $(KVPRESS)/.test ## what KVPress makes of `ropewalk export
 	PYTHONPATH=tests $(BIN)/python tests/peers/prepare.py build/kvpress
 	ROPEWALK_KVPRESS=$(CURDIR)/build/kvpress HF_HUB_OFFLINE=1 \
 		$(KVPRESS)/bin/python -m pytest -c tests/peers/pytest.ini tests/peers/test_kvpress.py
+
+# Beside the environment of the tests: Ray is large, and only these tests need it.
+ray: $(VENV)/.ray ## the engine `ray` on a local cluster, and what it costs beside processes
+	$(BIN)/pytest -n 0 -m ray tests/ray
+	$(BIN)/python benchmarks/engines.py
 
 # SEED chooses the faults, SCALE the share of them (0.05: a few minutes), MINUTES the time they may take; PAGE is a page
 # of docs to write the counts into.
@@ -102,6 +107,10 @@ $(VENV)/.gguf: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python $(PIP) --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	touch $@
+
+$(VENV)/.ray: $(VENV)/.dev
+	$(BIN)/python $(PIP) --constraint constraints.txt --no-build-isolation --editable '.[dev,ray]'
 	touch $@
 
 $(KVPRESS)/.test: constraints-kvpress.txt

@@ -19,6 +19,7 @@ from ropewalk.export.formats import MODULES
 from ropewalk.export.formats import find as find_format
 from ropewalk.figures import FIGURES
 from ropewalk.files import write_text
+from ropewalk.placement import Placement
 from ropewalk.statistics.registry import BUILT_IN, find
 from ropewalk.study import Capture, Checkpoint, Figures, Study
 from ropewalk.summary.measures import MEASURES
@@ -44,6 +45,7 @@ PARTS: Mapping[str, type[BaseModel]] = {
     "corpus": Corpus,
     "capture": Capture,
     "figures": Figures,
+    "engine": Placement,
 }
 
 

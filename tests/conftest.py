@@ -18,7 +18,13 @@ from helpers.command import Run, exit_code
 collect_ignore = ["peers"]
 """What other tools make of exports is tested in their own environments."""
 
-ROOMS = {"quick": (), "model_types": ("models", "slow"), "end_to_end": ("slow",), "packaging": ("slow",)}
+ROOMS = {
+    "quick": (),
+    "model_types": ("models", "slow"),
+    "end_to_end": ("slow",),
+    "packaging": ("slow",),
+    "ray": ("ray", "slow"),
+}
 """Folders of tests, and the markers of all tests in them."""
 
 

@@ -16,6 +16,7 @@ from faults.flips import flips
 from faults.inputs import inputs
 from faults.kills import kills
 from faults.together import together
+from faults.workers import workers
 from faults.workshop import Budget, Tally, Workshop, warm_up
 
 Fault = Callable[[Workshop, Budget, random.Random], Tally]
@@ -27,6 +28,7 @@ FAULTS: dict[str, tuple[Fault, int, float, str]] = {
         12,
         "a run is killed at a random moment, or just before or after a file is put into its place",
     ),
+    "workers": (workers, 14, 4, "a worker of a run is killed"),
     "flips": (
         flips,
         1350,

@@ -33,18 +33,21 @@ def _is_worker(pid: int, mark: bytes) -> bool:
 
 
 class Killer(threading.Thread):
-    """Kills a worker of this process (known by a `mark` in its command) at random moments, so many times."""
+    """Kills a worker of a process (known by a `mark` in its command) at random moments, so many times."""
 
-    def __init__(self, chance: random.Random, *, kills: int, mark: bytes = b"spawn_main") -> None:
+    def __init__(
+        self, chance: random.Random, *, kills: int, mark: bytes = b"spawn_main", parent: int | None = None
+    ) -> None:
         super().__init__(daemon=True)
         self._chance, self._kills, self._mark = chance, kills, mark
+        self._parent = os.getpid() if parent is None else parent
         self._over = threading.Event()
         self.killed = 0
 
     def run(self) -> None:
         """Kill until it is enough, or over."""
         while self.killed < self._kills and not self._over.wait(self._chance.uniform(0, BEFORE_KILL)):
-            workers = [pid for pid in children_of(os.getpid()) if _is_worker(pid, self._mark)]
+            workers = [pid for pid in children_of(self._parent) if _is_worker(pid, self._mark)]
             if workers:
                 with suppress(ProcessLookupError):
                     os.kill(self._chance.choice(workers), signal.SIGKILL)

@@ -20,9 +20,15 @@ from ropewalk.text import install_extra
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 RUN = [
-    Requirement(text) for text in [*PROJECT["dependencies"], *EXTRAS["datasets"], *EXTRAS["gguf"], *EXTRAS["sklearn"]]
+    Requirement(text)
+    for text in (
+        *PROJECT["dependencies"],
+        *(one for name in ("datasets", "gguf", "sklearn", "slurm") for one in EXTRAS[name]),
+    )
 ]
-WORK = [Requirement(text) for text in [*EXTRAS["test"], *EXTRAS["dev"]] if not text.startswith("ropewalk[")]
+WORK = [
+    Requirement(text) for text in [*EXTRAS["test"], *EXTRAS["dev"], *EXTRAS["ray"]] if not text.startswith("ropewalk[")
+]
 
 
 def pins(name: str) -> dict[str, Version]:
@@ -79,7 +85,7 @@ def test_everything_that_is_installed_is_pinned() -> None:
     assert sorted(needed("ropewalk", ("dev",)) - set(pins("constraints.txt"))) == []
 
 
-@pytest.mark.parametrize("extra", ["datasets", "gguf", "sklearn"])
+@pytest.mark.parametrize("extra", ["datasets", "gguf", "sklearn", "slurm"])
 def test_the_command_that_messages_name_installs_an_extra_from_a_clone(extra: str, tmp_path: Path) -> None:
     """As it is printed, where all it needs is installed; not with another torch than the constraints name."""
     clone = copy_tree(tmp_path / "clone")

@@ -206,10 +206,10 @@ def _examined(model: str, choices: dict[str, Any]) -> Any:
 
 def _held_against(model: str, choices: dict[str, Any], statistics: Path, texts: Sequence[str]) -> Any:
     from ropewalk.capture.texts import check_corpus
+    from ropewalk.corpora import Corpus
     from ropewalk.export.claims import read_claim
     from ropewalk.models.loading import load_tokenizer
     from ropewalk.scrutiny import examine_statistics
-    from ropewalk.study import Corpus
 
     # What is wrong with these shows at once, and a model is long to load.
     read_claim(statistics)
