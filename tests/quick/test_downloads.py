@@ -377,6 +377,12 @@ def test_blobs_that_newer_clients_keep_for_all_repositories(tmp_path: Path, monk
         folders.append(blob.parents[1] / "snapshots" / "commit")
         folders[-1].mkdir(parents=True)
         (folders[-1] / WEIGHTS).symlink_to(Path("../../blobs/f00d"))
+    outside = tmp_path / "mine.safetensors"
+    outside.write_bytes(b"mine")
+    for name in ("../../../../mine.safetensors", str(outside), f"../../../models--org--two/snapshots/commit/{WEIGHTS}"):
+        assert downloads.discard(folders[0], [name], ()) == 0
+    assert outside.is_file()
+    assert (folders[1] / WEIGHTS).is_symlink()
     assert downloads.discard(folders[0], [WEIGHTS], ()) == 0
     assert not (folders[0] / WEIGHTS).is_symlink()
     assert not (folders[0].parents[1] / "blobs" / "f00d").is_symlink()

@@ -93,6 +93,7 @@ class Downloads:
 
     def __init__(self, study: Study, needs: Needs) -> None:
         self._study, self._needs = study, needs
+        self._labels = {checkpoint.name: checkpoint.label for checkpoint in study.checkpoints}
         self._fetches: dict[str, _Fetch] = {}
         clear_damaged(study.folder)
 
@@ -121,7 +122,7 @@ class Downloads:
             weights = self._needs.weights[name]
             if self._study.downloads == DISCARD:
                 note(self._study.folder, weights.commit, weights.absent)
-            logger.info("%s: fetching %s of weights", name, size(sum(weights.blobs.values())))
+            logger.info("%s: fetching %s of weights", self._labels[name], size(sum(weights.blobs.values())))
             self._fetches[name] = _Fetch(weights)
             self._fetches[name].start()
         return self._fetches[name]
@@ -145,12 +146,14 @@ class Downloads:
 
         Those that do not come later in this run are not opened: such a one is known by its repository and revision.
         """
-        if other.source is not None or other.random_weights or is_computed(self._study, other):
+        if other.source is not None or other.random_weights:
             return False
         if other.name in later:
-            folders = [model_folder(str(one.repo), one.revision) for one in (checkpoint, other)]
-            return folders[0] == folders[1]
-        return (other.repo, other.revision) == (checkpoint.repo, checkpoint.revision)
+            folders = {model_folder(str(one.repo), one.revision) for one in (checkpoint, other)}
+            same = len(folders) == 1
+        else:
+            same = (other.repo, other.revision) == (checkpoint.repo, checkpoint.revision)
+        return same and not is_computed(self._study, other)
 
 
 class _Fetch(threading.Thread):

@@ -118,17 +118,18 @@ def _fetch_file(weights: Weights, name: str) -> None:
 def discard(folder: Path, names: Collection[str], kept: Collection[str]) -> int:
     """Take files of a commit out of the hub's cache, and their blobs unless they are `kept` or of use to others.
 
-    Of use are blobs that other commits of the repository, or other repositories, hold too. Returns the bytes freed.
+    Of use are blobs that other commits of the repository, or other repositories, hold too. A name that leads out of the
+    folder is none of a file there. Returns the bytes freed.
     """
     freed = 0
-    for name in names:
-        links = list(_links(folder / name))
+    for path in (Path(os.path.normpath(folder / name)) for name in names):
+        links = list(_links(path)) if path.is_relative_to(folder) else []
         freed_here = links[-1].stat().st_size if links else 0
-        for path in links:
-            if path != links[0] and (path.name in kept or _is_used(path)):
+        for link in links:
+            if link != links[0] and (link.name in kept or _is_used(link)):
                 freed_here = 0
                 break
-            path.unlink(missing_ok=True)
+            link.unlink(missing_ok=True)
         freed += freed_here
     return freed
 
