@@ -186,7 +186,7 @@ def test_a_model_that_needs_too_much_says_what_would_need_less(tokens: np.ndarra
             "cuda",
             torch.bfloat16,
             "the device (cuda) has no memory for one document of 100,000 tokens: set `attention: sdpa` (`eager` holds "
-            "all scores of a layer at once, here 260.0 GB), set `device_map: auto` or lower `context`",
+            "all scores of a layer at once, here 180.0 GB), set `device_map: auto` or lower `context`",
         ),
         (
             {},
