@@ -1,5 +1,6 @@
 """Is everything in a results folder what was written, and of one piece? And making again what is not."""
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from ropewalk.figures.head_collage import COLLAGES
 from ropewalk.freshness import StaleTablesError, picture_folders, pictures_made_from, tables_digest
 from ropewalk.ownership import MARK, claim, note_page, noted_page, read_owner
 from ropewalk.progress import logger
+from ropewalk.reading import unreadable
 from ropewalk.record import RECORD, OutdatedError, Record, need_record, read_record
 from ropewalk.report.page import is_current
 from ropewalk.results import PAGE, Results, analyze, load
@@ -49,6 +51,9 @@ def verify(folder: Path) -> list[Check]:
     """Check every file of a results folder against its seal, and each step against what it was made from."""
     if not folder.is_dir():
         raise RopewalkError(f"no results at {folder}: give the folder of a run")
+    # What is in a folder that may not be read would not be missed.
+    for _ in os.walk(folder, onerror=_unreadable):
+        pass
     owner = read_owner(folder)
     if owner is not None and owner.kind != KIND:
         raise RopewalkError(
@@ -63,7 +68,10 @@ def verify(folder: Path) -> list[Check]:
         state = None if record is not None else "missing"
     except OutdatedError:
         raise
-    except RopewalkError:
+    except RopewalkError as error:
+        # What may not be read is not damaged.
+        if isinstance(error.__cause__, OSError):
+            raise
         state = "damaged"
     results = _results(folder)
     return [
@@ -77,6 +85,10 @@ def verify(folder: Path) -> list[Check]:
         *(_drawn_heads(folder / COLLAGES, results) if (folder / COLLAGES).is_dir() else ()),
         *_report(folder / PAGE, results),
     ]
+
+
+def _unreadable(error: OSError) -> None:
+    raise unreadable(str(error.filename), error, "check who may read it, and the disk") from error
 
 
 def _state(path: Path, whole: bool) -> str | None:

@@ -1,5 +1,6 @@
 """`ropewalk verify`: the right file is named, the remedy works when obeyed, and what can be is made again."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -246,6 +247,33 @@ def test_results_without_their_record_are_not_believed(results: Path) -> None:
         load(results)
 
 
+def test_what_may_not_be_read_is_neither_damaged_nor_passed_over(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = os.scandir
+
+    def refuse(path: Any = ".") -> Any:
+        # The tests may run as a user who may read everything.
+        if Path(path).name == "tokens":
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refuse)
+        with pytest.raises(RopewalkError, match=r"tokens cannot be read \(Permission denied\): check who may read it"):
+            verify(results)
+    original = Path.read_text
+
+    def closed(path: Path, *arguments: Any, **options: Any) -> str:
+        if path.name == "study.yaml":
+            raise PermissionError(13, "Permission denied", str(path))
+        return original(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", closed)
+    with pytest.raises(RopewalkError, match=r"study.yaml cannot be read \(Permission denied\): check who may read it"):
+        verify(results)
+
+
 def test_folders_of_checkpoints_that_changed_places(results: Path) -> None:
     captures = results / "captures"
     for old, new in (("first", "x"), ("second", "first"), ("x", "second")):
@@ -257,8 +285,6 @@ def test_folders_of_checkpoints_that_changed_places(results: Path) -> None:
 
 
 def test_what_is_no_file_is_made_again(results: Path) -> None:
-    import os
-
     before = contents(results)
     paths = [next(results.glob(KINDS[kind])) for kind in ("shard", "tokens", "record of tokens", "table", "picture")]
     for path in paths:

@@ -289,6 +289,16 @@ def test_a_file_that_may_not_be_read_is_not_missing_or_damaged(tmp_path: Path, m
             check_corpus(Corpus(source=source, paths=(str(tmp_path / "a"),)))
 
 
+def test_a_folder_that_may_not_be_read_is_not_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "texts").mkdir()
+    corpus = Corpus(source="files", paths=(str(tmp_path / "texts/**/*.txt"),))
+    with pytest.raises(RopewalkError, match="no file matches"):
+        check_corpus(corpus)
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "texts")
+    with pytest.raises(RopewalkError, match=r"texts cannot be read \(Permission denied\): check who may read it"):
+        check_corpus(corpus)
+
+
 @pytest.mark.parametrize(
     ("column", "message"),
     [

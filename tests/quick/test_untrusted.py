@@ -1,5 +1,6 @@
 """Models from strangers: weights are safetensors or GGUF whatever a file says, and nonsense is a sentence."""
 
+import errno
 import json
 import os
 import shutil
@@ -301,6 +302,37 @@ NORM = "model.norm.weight"
 def test_a_damaged_weight_file_is_named(edit: Edit, changed: Changed) -> None:
     folder = changed(edit)
     assert refusal(folder).startswith(f"the weight file {folder / WEIGHTS} is damaged or cut short (")
+
+
+def denied(name: str) -> Callable[..., Any]:
+    """What opens files, but for one that may not be read: the tests may run as a user who may read everything."""
+
+    def opened(path: Any, *arguments: Any, **options: Any) -> Any:
+        if Path(str(path)).name == name:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return original(path, *arguments, **options)
+
+    original = os.open
+    return opened
+
+
+def test_weights_that_may_not_be_read_are_neither_damaged_nor_missing(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "open", denied(WEIGHTS))
+    with pytest.raises(RopewalkError, match=rf"{WEIGHTS} cannot be read \(Permission denied\): check who may read it"):
+        read_header(whole / WEIGHTS)
+
+
+def test_a_model_or_tokenizer_that_may_not_be_read(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "tokenizer.json")
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", refuse)
+    with pytest.raises(RopewalkError, match=r"^tokenizer.json cannot be read \(Permission denied\): check who may"):
+        load_tokenizer(checkpoint(whole))
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert f"{whole} cannot be read (Permission denied): check who may read it" in refusal(whole)
 
 
 def test_the_name_of_a_tensor_does_not_steer_the_terminal(changed: Changed) -> None:

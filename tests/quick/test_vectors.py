@@ -252,6 +252,24 @@ def test_ids_may_be_text_and_vectors_of_other_types(dataset: Path, tmp_path: Pat
     pd.testing.assert_frame_equal(plain, other, check_exact=False, rtol=1e-9)
 
 
+def test_a_head_whose_folder_may_not_be_read_is_not_missing(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Path.lstat
+
+    def refuse(path: Path) -> Any:
+        # The tests may run as a user who may read everything.
+        if path.parent.name == "l00h00q":
+            raise PermissionError(13, "Permission denied", str(path))
+        return original(path)
+
+    monkeypatch.setattr(Path, "lstat", refuse)
+    with pytest.raises(
+        RopewalkError, match=r"l00h00q.data.parquet cannot be read \(Permission denied\): check who may"
+    ):
+        table_of(dataset, tmp_path / "results")
+
+
 def test_a_second_run_reads_nothing_and_a_changed_file_is_refused(
     dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,7 @@ from ropewalk.fingerprint import file_fingerprint, fingerprint, local_origin
 from ropewalk.models.hub import dataset_folder, dataset_names
 from ropewalk.models.layout import LAYOUT_FILE, AttentionLayer, Head, Layout
 from ropewalk.models.source import OF_VECTORS
-from ropewalk.reading import is_folder, named
+from ropewalk.reading import is_folder, named, unreadable
 from ropewalk.seals import LEDGER, Ledger
 from ropewalk.statistics.sample import kept_from
 from ropewalk.study import Capture, Checkpoint
@@ -229,7 +229,10 @@ class _Folder:
 
     def names(self) -> list[str]:
         # A link that leads nowhere is there, and is no vectors: it is named when it is opened.
-        heads = sorted(path.name for path in self.folder.iterdir() if os.path.lexists(path / "data.parquet"))
+        try:
+            heads = sorted(path.name for path in self.folder.iterdir() if _is_there(path / "data.parquet"))
+        except OSError as error:
+            raise unreadable(error.filename or self.folder, error, "check who may read it, and the disk") from error
         found = [f"{name}/data.parquet" for name in heads]
         return found + [LAYOUT_FILE] * os.path.lexists(self.folder / LAYOUT_FILE)
 
@@ -239,6 +242,15 @@ class _Folder:
     def origin(self, files: dict[HeadKey, Path]) -> str:
         """The contents of files, known by the heads they are of."""
         return local_origin(fingerprint([[key, file_fingerprint(path)] for key, path in sorted(files.items())]))
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is something of a name; where that cannot be told, an OSError."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 class _Hub:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ropewalk.errors import RopewalkError
+from ropewalk.reading import unreadable
 from ropewalk.text import one_line, size
 
 CONFIG = "config.json"
@@ -73,13 +74,18 @@ def read_config(repo: str, path: Path) -> dict[str, Any]:
 
 def check_folder(repo: str, folder: Path) -> None:
     """Refuse a folder of which transformers would load something else than its configuration and weights."""
-    if (folder / ADAPTER).exists():
+    try:
+        names = {path.name for path in folder.iterdir()}
+    except FileNotFoundError:
+        # Of a repository that holds nothing but weights, there is no folder before they are fetched.
+        names = set()
+    except OSError as error:
+        raise unreadable(folder, error, "check who may read it, and the disk") from error
+    if ADAPTER in names:
         raise RopewalkError(
             f"{repo} is an adapter ({ADAPTER}), which needs another model: merge it into that model, save the result, "
             "and give its folder"
         )
-    # Of a repository that holds nothing but weights, there is no folder before they are fetched.
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     if any(re.match(r"shard-\d{5}-model-\d{5}-of-\d{5}\.safetensors$", name) for name in names):
         raise RopewalkError(
             f"{repo} holds a distributed checkpoint (shard-*-model-*.safetensors), which is read past the weights of "

@@ -30,6 +30,7 @@ from ropewalk.models.overrides import apply_overrides
 from ropewalk.models.source import ModelSource
 from ropewalk.models.weights import check_complete, damaged, read_header, weight_files
 from ropewalk.progress import logger
+from ropewalk.reading import unreadable
 from ropewalk.text import install_extra, one_line
 
 LARGEST_SIZE = 2**40
@@ -187,6 +188,8 @@ def load_tokenizer(source: ModelSource) -> Any:
             empty = len(tokenizer) < 2
     # The tokenizers library raises bare exceptions; nothing of this project runs in here.
     except Exception as error:
+        if isinstance(error, PermissionError):
+            raise unreadable(error.filename or folder, error, "check who may read it, and the disk") from error
         if gguf_file or any((folder / name).exists() for name in TOKENIZERS):
             raise RopewalkError(
                 f"the tokenizer at {repo} for {source.label!r} cannot be used ({one_line(error)}): fetch it again, or "

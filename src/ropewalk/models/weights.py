@@ -8,6 +8,7 @@ from safetensors import SafetensorError, safe_open
 from ropewalk.errors import RopewalkError
 from ropewalk.models.documents import CONFIG, read_document
 from ropewalk.models.hub import HubUnreachableError, repo_file, repo_names
+from ropewalk.reading import open_regular, unreadable
 from ropewalk.text import one_line, some
 
 SAFETENSORS = ".safetensors"
@@ -144,6 +145,11 @@ Header = tuple[tuple[str, str, tuple[int, ...]], ...]
 
 def read_header(path: Path) -> Header:
     """The tensors of a safetensors file, without reading them; a sentence where the file is not whole."""
+    try:
+        # The library says of what may not be read that it is not there.
+        open_regular(path).close()
+    except OSError as error:
+        raise unreadable(path, error, "check who may read it, and the disk") from error
     try:
         with safe_open(path, framework="pt") as file:
             slices = ((name, file.get_slice(name)) for name in file.keys())  # noqa: SIM118 - not a mapping
