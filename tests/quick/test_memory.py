@@ -161,9 +161,15 @@ def test_a_statistic_that_needs_too_much_is_named(error: BaseException, tokens: 
         collected(tiny_smollm3(), tokens, MomentSums(), scarce(lambda _: True, error)[0], batch=6)
     assert str(stop.value) == (
         "this machine has no memory for what `scarce` adds up of one document of 64 tokens: choose fewer `heads`, "
-        "leave `scarce` out of `statistics`, lower `context` or close other programs"
+        "leave `scarce` out of `statistics`, close other programs, or lower `context`"
     )
     assert repr(stop.value.__cause__) == repr(error)
+
+
+def test_sums_that_need_too_much_are_said(tokens: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ropewalk.capture.collector._Collector.result", lambda _: (_ for _ in ()).throw(MemoryError()))
+    with pytest.raises(OutOfMemoryError, match=r"^there is no memory for the sums of 20 heads: choose fewer"):
+        collected(tiny_smollm3(), tokens, MomentSums())
 
 
 def test_a_model_that_needs_too_much_says_what_would_need_less(tokens: np.ndarray) -> None:
@@ -173,8 +179,8 @@ def test_a_model_that_needs_too_much_says_what_would_need_less(tokens: np.ndarra
     with pytest.raises(OutOfMemoryError) as stop:
         collected(model, tokens, MomentSums(), layout=layout, batch=6)
     assert str(stop.value) == (
-        "this machine has no memory for one document of 64 tokens: set `dtype: bfloat16`, lower `context` or close "
-        "other programs"
+        "this machine has no memory for one document of 64 tokens: set `dtype: bfloat16`, close other programs, or "
+        "lower `context`"
     )
 
 
@@ -186,21 +192,21 @@ def test_a_model_that_needs_too_much_says_what_would_need_less(tokens: np.ndarra
             "cuda",
             torch.bfloat16,
             "the device (cuda) has no memory for one document of 100,000 tokens: set `attention: sdpa` (`eager` holds "
-            "all scores of a layer at once, here 180.0 GB), set `device_map: auto` or lower `context`",
+            "all scores of a layer at once, here 180.0 GB), set `device_map: auto`, or lower `context`",
         ),
         (
             {},
             "mps",
             torch.float32,
             "the device (mps) has no memory for one document of 100,000 tokens: set `dtype: bfloat16`, set "
-            "`device_map: auto` or lower `context`",
+            "`device_map: auto`, or lower `context`",
         ),
         (
             {"use_sliding_window": True, "sliding_window": 512, "layer_types": ["sliding_attention"] * 5},
             "cuda",
             torch.float32,
             "the device (cuda) has no memory for one document of 100,000 tokens: set `attention: flash_attention_2` on "
-            "a GPU (masks of sliding windows take 50.0 GB here), set `dtype: bfloat16`, set `device_map: auto` or "
+            "a GPU (masks of sliding windows take 50.0 GB here), set `dtype: bfloat16`, set `device_map: auto`, or "
             "lower `context`",
         ),
     ],
@@ -211,6 +217,15 @@ def test_what_would_help_is_what_fits_the_case(
 ) -> None:
     monkeypatch.setattr(memory, "input_device", lambda _: torch.device(device))
     assert str(too_long(tiny_smollm3(**changes).to(dtype), 100_000, None)) == expected
+
+
+def test_where_all_is_done_a_shorter_context_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "input_device", lambda _: torch.device("cuda:1"))
+    model = tiny_smollm3().to(torch.bfloat16)
+    model.hf_device_map = {"": "cuda:1"}
+    assert str(too_long(model, 2**17, None)) == (
+        "the device (cuda:1) has no memory for one document of 131,072 tokens: lower `context`"
+    )
 
 
 # A context that cannot fit is known before it is tried

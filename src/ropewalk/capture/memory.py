@@ -62,8 +62,10 @@ def too_long(model: nn.Module, context: int, statistic: str | None) -> OutOfMemo
     else:
         what = f"one document of {count(context, 'token')}"
         remedies = list(_for_the_model(model, context, device.type))
-    remedies += ["lower `context`", *(["close other programs"] if device.type == "cpu" else [])]
-    return OutOfMemoryError(f"{where} has no memory for {what}: {', '.join(remedies[:-1])} or {remedies[-1]}")
+    if device.type == "cpu":
+        remedies.append("close other programs")
+    last = "or lower `context`" if remedies else "lower `context`"
+    return OutOfMemoryError(f"{where} has no memory for {what}: {', '.join([*remedies, last])}")
 
 
 def _for_the_model(model: nn.Module, context: int, device: str) -> Iterator[str]:

@@ -22,8 +22,9 @@ def attention_of(model: nn.Module) -> str | None:
 def square_bytes(model: nn.Module, context: int, itemsize: int) -> int:
     """Bytes, at least, that attention over one document holds beside its vectors; 0 where it works in blocks.
 
-    `eager` has scores and weights for each head, and a mask; `sdpa` a mask of booleans and the same as numbers, of models
-    with a sliding window shorter than the context. (20 and 5 bytes per context² were measured, of two heads in float32.)
+    `eager` has scores and weights for each head, and a mask; `sdpa` a mask of booleans and the same as numbers, of
+    models with a sliding window shorter than the context. (20 and 5 bytes per context² were measured, of two heads in
+    float32.)
     """
     text, name = text_config(model), attention_of(model)
     if name == "eager":
