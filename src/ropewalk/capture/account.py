@@ -108,7 +108,7 @@ class Account:
             what += f", shard{'s' if len(numbers) > 1 else ''} {spans(numbers)} of {order.shards}"
         self._broken[order.checkpoint.label] = None
         self._failures.append(f"{what}: {sentence}")
-        logger.warning("%s is left out: %s", what, sentence)
+        logger.warning("%s %s left out: %s", what, "are" if ", shards" in what else "is", sentence)
         self._settle(order, numbers)
 
     def check(self) -> None:

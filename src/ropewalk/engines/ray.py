@@ -109,7 +109,7 @@ class _Actors(Crew):
                 kind, value = self._ray.get(call)
             except self._ray.exceptions.RayError as error:
                 self._drop(worker)
-                yield Lost(worker, f"its worker was lost ({type(error).__name__})")
+                yield Lost(worker, f"its worker was lost ({_reason(error)})")
                 continue
             if kind == "failed":
                 yield Failed(worker, *value)
@@ -203,6 +203,12 @@ class _Seat:
             return "done", self._hand.shard(piece, advance)
         except Exception as error:
             return _failed(error)
+
+
+def _reason(error: Exception) -> str:
+    """What Ray says of a lost worker: the last line of it, which is what the worker died of where that is known."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {one_line(lines[-1], 200)}" if lines else type(error).__name__
 
 
 def _failed(error: Exception) -> tuple[str, Any]:
