@@ -30,6 +30,9 @@ COMMIT = re.compile("[0-9a-f]{40}")
 _LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 # The client's HTTP library differs between versions of the client: its base exception is taken from the client's own.
 _TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
+_BAD_ADDRESS: type[Exception] = getattr(
+    sys.modules[_TRANSPORT_ERROR.__module__.split(".")[0]], "InvalidURL", _TRANSPORT_ERROR
+)
 
 
 class HubUnreachableError(RopewalkError):
@@ -56,7 +59,7 @@ def hub_errors(repo: str, endpoint: str) -> Iterator[None]:
     except HfHubHTTPError as error:
         status = error.response.status_code
         raise RopewalkError(f"the hub answered {status} about {repo}: wait a little and run again") from error
-    except (LocalEntryNotFoundError, _TRANSPORT_ERROR) as error:
+    except (LocalEntryNotFoundError, _TRANSPORT_ERROR, _BAD_ADDRESS) as error:
         raise HubUnreachableError(
             f"cannot reach the hub at {endpoint} for {repo}: check the connection (or HF_ENDPOINT) and run again"
         ) from error
