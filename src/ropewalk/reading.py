@@ -1,5 +1,7 @@
 """Opening files that users bring: only whole, regular, plain ones, and the reason where one cannot be read."""
 
+import errno
+import glob
 import os
 import stat
 from pathlib import Path
@@ -70,6 +72,14 @@ def unreadable(path: Path | str, error: BaseException, remedy: str) -> RopewalkE
     if isinstance(error, FileNotFoundError) and Path(path).is_symlink():
         reason = f"it leads to {str(Path(path).readlink())!r}, which is not there"
     return RopewalkError(f"{named(path)} cannot be read ({reason}): {remedy}")
+
+
+def check_searchable(pattern: str) -> None:
+    """Stop where a folder that a pattern names may not be read: what is in it is not missing."""
+    for folder in reversed(Path(pattern).parents):
+        if not glob.has_magic(str(folder)) and is_folder(folder) and not os.access(folder, os.R_OK | os.X_OK):
+            denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            raise unreadable(folder, denied, "check who may read it")
 
 
 def named(path: Path | str) -> str:

@@ -21,9 +21,9 @@ from ropewalk.freshness import fresh_pictures, pictures_made_from, tables_digest
 from ropewalk.head import HeadDetail, head_detail
 from ropewalk.hubfiles import local_results
 from ropewalk.models.layout import Layout
-from ropewalk.ownership import claim, is_free, is_marked, note_page
+from ropewalk.ownership import claim, is_free, is_marked
 from ropewalk.record import Record, need_record, note_versions, read_record, write_record
-from ropewalk.report import Origin, Report, report_data, write_report
+from ropewalk.report import PAGE, Origin, Report, report_data, write_report
 from ropewalk.statistics.registry import table_names
 from ropewalk.study import Figures, Study
 from ropewalk.summary.sensitivity import sensitivity
@@ -31,8 +31,6 @@ from ropewalk.summary.tracks import Track
 from ropewalk.summary.view import NULLS, View, summarise
 
 Capture = StoredCapture | MemoryCapture
-
-PAGE = "report.html"
 
 
 class Results:
@@ -168,10 +166,7 @@ class Results:
         """Write one self-contained HTML page with figures, captions, tables and how they were made."""
         path = Path(path)
         file = path / PAGE if path.is_dir() else path
-        write_report(file, self.page(), replace=is_marked(file.parent))
-        if file.name == PAGE:
-            note_page(file.parent, PAGE)
-        return file
+        return write_report(file, self.page(), replace=is_marked(file.parent))
 
     def page(self) -> Report:
         """Everything that the report shows, as data."""

@@ -20,8 +20,8 @@ from ropewalk.ownership import MARK, claim, note_page, noted_page, read_owner
 from ropewalk.progress import logger
 from ropewalk.reading import unreadable
 from ropewalk.record import RECORD, OutdatedError, Record, need_record, read_record
-from ropewalk.report.page import is_current
-from ropewalk.results import PAGE, Results, analyze, load
+from ropewalk.report.page import PAGE, is_current
+from ropewalk.results import Results, analyze, load
 from ropewalk.seals import LEDGER, Ledger, is_intact, read_sealed_json
 from ropewalk.statistics.registry import build
 from ropewalk.statistics.sample import VECTORS, kept_from

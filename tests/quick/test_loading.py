@@ -23,9 +23,9 @@ from helpers.logs import heard
 from ropewalk.capture.shards import ShardSums
 from ropewalk.errors import RopewalkError
 from ropewalk.models import hub, loading
-from ropewalk.models.device import choose_device, compute_dtype
+from ropewalk.models.device import choose_device, compute_dtype, device_of
 from ropewalk.models.identity import model_fingerprint
-from ropewalk.models.loading import device_of, load_config, load_model, load_tokenizer, model_class
+from ropewalk.models.loading import load_config, load_model, load_tokenizer, model_class
 from ropewalk.models.weights import index_files
 from ropewalk.statistics.moments import MomentSums
 from ropewalk.statistics.sample import VectorSample

@@ -18,7 +18,7 @@ from helpers.hub import HubStandIn, commit_of
 from ropewalk import series
 from ropewalk.errors import RopewalkError
 from ropewalk.series.branches import in_order, select, short_number
-from ropewalk.studyfile import parse_study
+from ropewalk.studyfile import check_study, parse_study
 
 SMOLLM3 = "HuggingFaceTB/SmolLM3-3B-checkpoints"
 PUBLISHED = {
@@ -318,6 +318,9 @@ def test_a_hub_that_fails(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None
     assert raised(lambda: series.list_series("org/pythia", api=HfApi(endpoint=closed))) == (
         f"cannot reach the hub at {closed} for org/pythia: check the connection (or HF_ENDPOINT) and run again"
     )
+    for wrong in ("http://[::1", "http://\x1b[2J"):
+        message = raised(lambda wrong=wrong: series.list_series("org/pythia", api=HfApi(endpoint=wrong)))
+        assert message.startswith("cannot reach the hub at http://")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert raised(lambda: series.list_series("org/pythia")) == (
         "HF_HUB_OFFLINE is set, and org/pythia is on the hub: unset it and run again"
@@ -378,6 +381,15 @@ def test_what_would_be_loaded_is_compared_not_what_lies_beside_it(serve: Serve) 
     serve({"org/two": {"step1": both[0], "step2": both[1]}})
     findings = series.audit(scanned("org/two"))
     assert [finding.kind for finding in findings] == ["identical weights"]
+
+
+def test_any_names_of_branches_give_a_study_that_is_right(serve: Serve) -> None:
+    names = ("step-1", "STEP-1", "step1", "step-" + "9" * 23, "ckpt_" + "1" * 200)
+    serve({"org/odd": {name: checkpoint("a") for name in names}})
+    found = scanned("org/odd")
+    assert set(found.skipped) == set(names[3:])
+    study = check_study(yaml.safe_load(series.to_study(found)), "the study")
+    assert sorted(one.name for one in study.checkpoints) == ["STEP-1", "step-1 (2)", "step1"]
 
 
 def test_missing_files_make_a_branch_unusable(serve: Serve) -> None:

@@ -10,10 +10,10 @@ from torch import nn
 from ropewalk.capture.manifest import known_manifest
 from ropewalk.capture.shards import capture_folder, shard_path
 from ropewalk.errors import RopewalkError
-from ropewalk.models.device import compute_dtype
+from ropewalk.models.device import compute_dtype, device_of
 from ropewalk.models.footprint import check_fits_context
 from ropewalk.models.hub import model_folder
-from ropewalk.models.loading import built, check_weights, device_of
+from ropewalk.models.loading import built, check_weights
 from ropewalk.models.weights import check_present, files_at_hand, read_header
 from ropewalk.study import Capture, Checkpoint, Study
 

@@ -1,6 +1,5 @@
 """Texts: the files of a corpus in their order, and what stands in each."""
 
-import errno
 import glob
 import json
 import os
@@ -15,7 +14,7 @@ import pyarrow.parquet as pq
 
 from ropewalk.corpora import Corpus
 from ropewalk.errors import RopewalkError
-from ropewalk.reading import START, is_folder, named, not_text, open_regular, unreadable, why
+from ropewalk.reading import START, check_searchable, is_folder, named, not_text, open_regular, unreadable, why
 from ropewalk.text import cut, install_extra, one_line, size, some
 
 MOST_FILES = 1_000_000
@@ -34,20 +33,11 @@ def find_files(corpus: Corpus) -> list[Path]:
         return stdlib_files()
     files: set[Path] = set()
     for pattern in corpus.paths:
-        found = _matches(pattern)
-        if not found:
-            _check_searchable(pattern)
+        if not (found := _matches(pattern)):
+            check_searchable(pattern)
             raise RopewalkError(f"corpus.paths: no file matches {named(pattern)}: correct the path or the pattern")
         files |= found
     return sorted(files)
-
-
-def _check_searchable(pattern: str) -> None:
-    """Stop where a folder that a pattern names may not be read: what is in it is not missing."""
-    for folder in reversed(Path(pattern).parents):
-        if not glob.has_magic(str(folder)) and is_folder(folder) and not os.access(folder, os.R_OK | os.X_OK):
-            denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            raise unreadable(folder, denied, "check who may read it")
 
 
 def _matches(pattern: str) -> set[Path]:

@@ -16,6 +16,9 @@ HALVES = {
 }
 """The half precisions, each with the instructions of x86 and ARM of which one is enough for it not to be slow."""
 
+SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
+"""Device maps that accelerate works out by itself."""
+
 
 def name_of(dtype: torch.dtype) -> str:
     """A type as studies call it: `float32`, `bfloat16`."""
@@ -37,6 +40,20 @@ def choose_device(name: str | int) -> torch.device:
     if device.type == "meta":
         raise RopewalkError(f"{sentence}, as nothing is computed there: use `auto` or `cpu`")
     return device
+
+
+def device_of(source: ModelSource) -> torch.device:
+    """The device a study asks for, or a sentence when it (or one of its device map) is not there."""
+    spread = source.device_map
+    if isinstance(spread, dict):
+        for device in spread.values():
+            if device == "auto":
+                raise RopewalkError(f"device_map of {source.label!r} names no device: `auto` stands for a whole map")
+            if device != "disk":
+                choose_device(device)
+    elif spread not in (None, *SPREADS):
+        choose_device(spread)
+    return choose_device(source.device)
 
 
 def machine_memory() -> int | None:

@@ -35,6 +35,9 @@ BUSY = (408, 429)
 _LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 # The client's HTTP library differs between versions of the client: its base exception is taken from the client's own.
 _TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
+_BAD_ADDRESS: type[Exception] = getattr(
+    sys.modules[_TRANSPORT_ERROR.__module__.split(".")[0]], "InvalidURL", _TRANSPORT_ERROR
+)
 
 
 class HubUnreachableError(RopewalkError):
@@ -72,7 +75,7 @@ def hub_errors(repo: str, endpoint: str) -> Iterator[None]:
         passing = status >= 500 or status in BUSY
         kind = HubUnreachableError if passing else RopewalkError
         raise kind(f"the hub answered {status} about {repo}: wait a little and run again") from error
-    except (LocalEntryNotFoundError, _TRANSPORT_ERROR) as error:
+    except (LocalEntryNotFoundError, _TRANSPORT_ERROR, _BAD_ADDRESS) as error:
         raise HubUnreachableError(
             f"cannot reach the hub at {endpoint} for {repo}: check the connection (or HF_ENDPOINT) and run again"
         ) from error

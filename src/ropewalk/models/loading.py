@@ -13,7 +13,7 @@ from torch import nn
 from ropewalk.errors import RopewalkError
 from ropewalk.models.blueprint import CannotBuildError, blueprint, check_fits_gguf, check_fits_memory, loading_report
 from ropewalk.models.classes import auto_class, model_class, quiet
-from ropewalk.models.device import choose_device, compute_dtype, is_out_of_memory, name_of
+from ropewalk.models.device import compute_dtype, device_of, is_out_of_memory, name_of
 from ropewalk.models.documents import (
     CONFIG,
     TOKENIZERS,
@@ -35,9 +35,6 @@ from ropewalk.text import install_extra, one_line
 
 LARGEST_SIZE = 2**40
 """Beyond it, numbers of tokens and sizes of tensors do not fit into the numbers that torch counts them with."""
-
-SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
-"""Device maps that accelerate works out by itself."""
 
 
 def load_config(source: ModelSource, context: int | None = None) -> Any:
@@ -199,20 +196,6 @@ def load_tokenizer(source: ModelSource) -> Any:
     if empty:
         raise RopewalkError(f"the tokenizer at {repo} for {source.label!r} is empty: {remedy}")
     return tokenizer
-
-
-def device_of(source: ModelSource) -> torch.device:
-    """The device a study asks for, or a sentence when it (or one of its device map) is not there."""
-    spread = source.device_map
-    if isinstance(spread, dict):
-        for device in spread.values():
-            if device == "auto":
-                raise RopewalkError(f"device_map of {source.label!r} names no device: `auto` stands for a whole map")
-            if device != "disk":
-                choose_device(device)
-    elif spread not in (None, *SPREADS):
-        choose_device(spread)
-    return choose_device(source.device)
 
 
 def _is_dtype(name: str) -> bool:

@@ -14,6 +14,7 @@ from ropewalk._version import __version__
 from ropewalk.errors import RopewalkError
 from ropewalk.figures.findings import Finding
 from ropewalk.files import write_bytes
+from ropewalk.ownership import note_page
 from ropewalk.report.parts import Report
 from ropewalk.seals import BLANK, REACH, seal
 
@@ -26,6 +27,7 @@ SCRIPTS = (
 """In the order in which they need each other; the last one begins."""
 
 
+PAGE = "report.html"
 GENERATOR = re.compile(rb'<meta name="generator" content="ropewalk ')
 MADE_FROM = re.compile(rb'<meta name="made-from" content="([0-9a-f]*)">')
 
@@ -37,6 +39,8 @@ def write_report(path: Path, data: Report, *, replace: bool = False) -> Path:
             f"{path} is there already and was not written by ropewalk: move it away, or write to another file"
         )
     write_bytes(path, seal(render(data).encode()))
+    if path.name == PAGE:
+        note_page(path.parent, PAGE)
     return path
 
 

@@ -12,6 +12,8 @@ from ropewalk.errors import RopewalkError
 
 _COUNT = r"\d+(?:(?:\.\d+)?[km])?"
 _TOKENS = r"\d+(?:\.\d+)?[mbt]"
+LONGEST_NUMBER = 12
+"""Digits of a number in the name of a branch."""
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 
@@ -87,7 +89,8 @@ def parse_branch(name: str) -> Branch | None:
     """Read a branch name by the first rule of `RULES` that fits it whole; None where none does (`main`, `it-SFT`)."""
     for rule in RULES:
         match = re.fullmatch(rule.pattern, name, re.IGNORECASE | re.ASCII)
-        if match:
+        # Longer numbers count nothing that was trained.
+        if match and not re.search(rf"\d{{{LONGEST_NUMBER + 1}}}", name):
             found = {key: value for key, value in match.groupdict().items() if value is not None}
             phase, short, order = rule.phase(found)
             tokens = _number(found["tokens"]) if "tokens" in found else None

@@ -1,5 +1,6 @@
 """A checkpoint series as text: the listing for the terminal and the study that runs it."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -110,6 +111,7 @@ def _checkpoints(series: Series, branches: Sequence[Branch], limit: int | None) 
     named = labels(branches)
     first = _trained(series, branches[0])
     checkpoints = []
+    seen: Counter[str] = Counter()
     for branch in branches:
         trained = _trained(series, branch)
         length = trained.get(_LENGTH)
@@ -124,6 +126,11 @@ def _checkpoints(series: Series, branches: Sequence[Branch], limit: int | None) 
             "step": branch.step,
             "context": min(value for value in (length, limit) if value is not None),
         }
+        seen[branch.name.casefold()] += 1
+        if seen[branch.name.casefold()] > 1:
+            # Names that differ in the case of letters alone would be one folder on some systems.
+            other = f"{branch.name} ({seen[branch.name.casefold()]})"
+            checkpoint |= {"name": other, "label": other}
         own = _configured(series, branch)
         overrides = {key: value for key, value in trained.items() if value != own.get(key) or value != first.get(key)}
         if overrides:

@@ -17,16 +17,15 @@ from torch import nn
 from transformers import SmolLM3Config, SmolLM3ForCausalLM
 
 from ropewalk._version import __version__
-from ropewalk.errors import RopewalkError
 from ropewalk.files import atomic_path, write_bytes, write_text
 from ropewalk.fingerprint import file_fingerprint
-from ropewalk.models.device import choose_device, machine_memory
+from ropewalk.models.device import choose_device
 from ropewalk.models.documents import CONFIG
 from ropewalk.models.weights import WEIGHTS
 from ropewalk.ownership import check_owner, claim
 from ropewalk.progress import logger
-from ropewalk.text import one_line, size
 from ropewalk.train.card import model_card
+from ropewalk.train.memory import check_memory
 from ropewalk.train.output import HELDOUT, RECORD, finish_output, is_finished, owner_of
 from ropewalk.train.preset import study_text
 from ropewalk.train.progress import TrainingProgress
@@ -63,7 +62,7 @@ def train(
     settings = load_recipe(recipe)
     output = Path(output)
     chosen = choose_device(device)
-    _check_memory(settings, chosen)
+    check_memory(settings, chosen)
     documents = read_corpus(settings.corpus)
     identity = _identity(settings, corpus_hash(documents), chosen)
     owner = owner_of(settings, recipe)
@@ -116,16 +115,6 @@ def train(
     run.state_path.unlink(missing_ok=True)
     logger.info(_verdict(position.checkpoints))
     return output
-
-
-def _check_memory(recipe: Recipe, device: torch.device) -> None:
-    """Stop at a recipe for more than the memory of this machine: the system would end the process."""
-    there = machine_memory()
-    if device.type == "cpu" and there is not None and recipe.memory > there:
-        raise RopewalkError(
-            f"training {one_line(recipe.name, 100)!r} needs {size(recipe.memory)} or more and the memory of this "
-            f"machine is {size(there)}: make `model` smaller, or `batch` or `context` of its phases"
-        )
 
 
 def _identity(recipe: Recipe, text: str, device: torch.device) -> dict[str, str]:
