@@ -331,7 +331,13 @@ def test_what_was_never_made_is_not_made(home: Path, tmp_path: Path) -> None:
     assert wrong(results) == {}
     next(results.glob(KINDS["shard"])).unlink()
     repair(results, verify(results))
-    assert {path.name for path in results.iterdir()} == {"ropewalk.json", "study.yaml", "tokens", "captures"}
+    assert {path.name for path in results.iterdir()} == {
+        "ropewalk.json",
+        "study.yaml",
+        "tokens",
+        "captures",
+        "digests.json",
+    }
 
 
 def test_folders_of_somebody_else_are_not_judged(results: Path) -> None:
