@@ -6,8 +6,8 @@ from scipy.stats import pearsonr
 from sklearn.linear_model import LinearRegression
 
 from ropewalk.geometry.axes import AXES, Grouped, components, drift, signal
-from ropewalk.geometry.jackknife import critical, jackknife_error, rest
-from ropewalk.geometry.moments import Floats, Moments, merge_all
+from ropewalk.geometry.jackknife import critical, jackknife_error
+from ropewalk.geometry.moments import Floats, Moments, merge_all, without_each
 from ropewalk.geometry.pca import centred_scatter, pooled_scatter
 from ropewalk.geometry.readout import Readout, readouts
 
@@ -30,7 +30,8 @@ def moments(x: Floats) -> tuple[list[Moments], list[Moments]]:
 
 
 def readout(q: list[Moments], labels: list[Floats] | None = None) -> Readout:
-    return readouts(q, rest(merge_all(q), q), [labels or [np.zeros(1)] * len(q)])[0]
+    others = without_each(merge_all(q), q) if len(q) > 1 else None
+    return readouts(q, others, [labels or [np.zeros(1)] * len(q)])[0]
 
 
 def oriented(r_q: float, r_k: float) -> tuple[float, float]:

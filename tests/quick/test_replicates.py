@@ -99,7 +99,8 @@ def test_the_whole_is_the_combined_pca() -> None:
 def test_without_corrections_the_errors_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: the comparison above can tell good replicates from those within the leading span alone."""
     q, k = grouped(documents(64, 8, "j^-0.5"))
-    monkeypatch.setattr("ropewalk.geometry.jackknife.STEPS", 0)
+    monkeypatch.setattr("ropewalk.geometry.jackknife.GUARD", 4)
+    monkeypatch.setattr("ropewalk.geometry.jackknife.WIDER", -COUNT)
     found, along = followed(q, k)
     error_q, _, overlap = by_full_decompositions(q, k, found.directions.whole)
     assert np.abs(jackknife_error(along.r_q_rest) / error_q - 1)[overlap > MIXED].max() > 0.2
