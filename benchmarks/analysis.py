@@ -26,7 +26,6 @@ from ropewalk.capture.stored import MemoryCapture, StoredCapture, write_capture
 from ropewalk.geometry.axes import Grouped, Side, components, signal
 from ropewalk.geometry.jackknife import jackknife_error
 from ropewalk.geometry.moments import Moments
-from ropewalk.geometry.pca import pooled_scatter
 from ropewalk.models.layout import AttentionLayer, Layout
 from ropewalk.record import write_record
 from ropewalk.results import analyze
@@ -125,7 +124,7 @@ def pooled_axis(results: Path) -> None:
         parts = captured.parts("moments", heads)
         q, k = (Side.of([unpack(part, kind) for part in parts]) for kind in ("q", "k"))
         moments = Grouped.pair(q, k[heads.key_index])
-        pooled = components(moments, pooled_scatter, captured.scope.components)
+        pooled = components(moments, captured.scope.components)
         along = signal(moments, pooled.directions)
         columns = {
             "explained_variance": (pooled.explained_variance, pooled.explained_variance_rest),

@@ -3,8 +3,9 @@
 Everything comes twice: of all documents, and with each group of them left out (docs/method.md §3, §7).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -13,22 +14,22 @@ from numpy.typing import NDArray
 from ropewalk.geometry.jackknife import follow
 from ropewalk.geometry.moments import Floats, Moments, merge_all, without_each
 from ropewalk.geometry.pca import (
+    centred_scatter,
     correlation,
     drift_axis,
     eigenbasis,
     eigengap,
     orientation,
+    pooled_scatter,
     pooled_variance,
     ratio,
     separation_share,
     spread,
+    weighted_offset,
 )
 
 AXES: Mapping[str, str] = {"pooled": "", "centred": "_centred", "drift": "_drift"}
 """Choices of the axis that r_q and r_k are measured on, and how their columns end."""
-
-Scatter = Callable[[Moments, Moments], Floats]
-"""A scatter [heads, d, d] from the moments of queries and of keys."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,13 @@ class Grouped:
             None if self.k_rest is None else _relabelled(self.k_rest, _without_each(k)),
         )
 
+    @cached_property
+    def scatter_rest(self) -> Floats:
+        """Scatters [groups, heads, d, d] of queries about their mean and keys about theirs, without each group."""
+        assert self.q_rest is not None, "a single group has no replicates"
+        assert self.k_rest is not None, "a single group has no replicates"
+        return self.split(centred_scatter(self.q_rest, self.k_rest))
+
     def split(self, values: Floats) -> Floats:
         """[groups, heads, ...] from what is known of the heads without each group."""
         return values.reshape(self.groups, -1, *values.shape[1:])
@@ -127,9 +135,9 @@ class Components:
     overlap: Floats
 
 
-def components(moments: Grouped, scatter: Scatter, count: int) -> Components:
-    """The `count` leading components of a scatter of queries and keys."""
-    whole = scatter(moments.q, moments.k)
+def components(moments: Grouped, count: int, centred: bool = False) -> Components:
+    """The `count` leading components of queries and keys pooled, or of both centred apart."""
+    whole = (centred_scatter if centred else pooled_scatter)(moments.q, moments.k)
     spectrum, basis = eigenbasis(whole)
     count = min(count, basis.shape[2])
     values, vectors = spectrum[:, :count], basis[:, :, :count]
@@ -141,15 +149,14 @@ def components(moments: Grouped, scatter: Scatter, count: int) -> Components:
     if moments.q_rest is None or moments.k_rest is None:
         nothing = {f"{name}_rest": np.empty((0, *one.shape)) for name, one in found.items()}
         return Components(Directions(vectors, None), **found, **nothing, overlap=np.full(values.shape, np.nan))
-    left = scatter(moments.q_rest, moments.k_rest)
-    followed = follow(moments.split(left), spectrum, basis, count)
-    turned = followed.vectors.reshape(len(left), -1, count)
+    offset = moments.split(weighted_offset(moments.q_rest, moments.k_rest) * (0.0 if centred else 1.0))
+    followed = follow(moments.scatter_rest, offset, spectrum, basis, count)
+    turned = followed.vectors.reshape(-1, vectors.shape[1], count)
     shares = separation_share(moments.q_rest, moments.k_rest, turned, followed.values.reshape(-1, count))
-    total = moments.split(np.trace(left, axis1=1, axis2=2))
     return Components(
         Directions(vectors, turned),
         **found,
-        explained_variance_rest=ratio(followed.values, total[..., None]),
+        explained_variance_rest=ratio(followed.values, followed.trace[..., None]),
         separation_share_rest=moments.split(shares),
         eigengap_rest=eigengap(followed.spectrum),
         overlap=followed.overlap.min(axis=0),

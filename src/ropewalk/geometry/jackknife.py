@@ -57,19 +57,22 @@ class Followed(NamedTuple):
     """Eigenpairs of the replicates, matched to components of the whole.
 
     values [groups, heads, m], vectors [groups, heads, d, m], overlap [groups, heads, m] (|cos| of the angle between a
-    vector and the whole's), and spectrum [groups, heads, more], the largest eigenvalues in their own order.
+    vector and the whole's), spectrum [groups, heads, more], the largest eigenvalues in their own order, and trace
+    [groups, heads], the sum of all.
     """
 
     values: Floats
     vectors: Floats
     overlap: Floats
     spectrum: Floats
+    trace: Floats
 
 
-def follow(scatter: Floats, spectrum: Floats, basis: Floats, components: int) -> Followed:
+def follow(scatter: Floats, offset: Floats, spectrum: Floats, basis: Floats, components: int) -> Followed:
     """The components of a whole in its replicates, given the whole's spectrum [heads, d] and eigenbasis [heads, d, d].
 
-    scatter [groups, heads, d, d] are the replicates' matrices S. Each is solved in the span of the whole's leading
+    scatter [groups, heads, d, d] and offset [groups, heads, d] give the replicates' matrices S = scatter + offset
+    offsetᵀ, which are not formed: several of them share a scatter. Each is solved in the span of the whole's leading
     eigenvectors; then in that span widened by what its eigenpairs (θ, u) lack to first order, v_k (v_kᵀSu)/(θ - σ λ_k)
     over the v_k beyond, σ being the replicate's share of the trace; and what they lack then is added. Whatever the
     spectrum, errors come out within a few percent of those of full decompositions, at a fraction of their cost. A
@@ -80,7 +83,8 @@ def follow(scatter: Floats, spectrum: Floats, basis: Floats, components: int) ->
     if leading + wider >= d:
         # Widened it would be the whole space: solved there, nothing is left to correct.
         leading, wider = d, 0
-    share = np.nan_to_num(ratio(np.trace(scatter, axis1=2, axis2=3), spectrum.sum(axis=1)))
+    trace = np.trace(scatter, axis1=2, axis2=3) + (offset**2).sum(axis=2)
+    share = np.nan_to_num(ratio(trace, spectrum.sum(axis=1)))
     beyond = (share[..., None] * spectrum[:, leading:])[..., None]
     closest = NEAR * spectrum[:, 0][:, None, None] + np.finfo(np.float64).tiny
 
@@ -88,14 +92,14 @@ def follow(scatter: Floats, spectrum: Floats, basis: Floats, components: int) ->
         return np.asarray(residual / np.maximum(values[..., None, :] - beyond, closest))
 
     # From here on in coordinates of the eigenbasis, in which the leading vectors are unit vectors.
-    image = _image(scatter, basis, basis[..., :leading])
+    image = _image(scatter, offset, basis, basis[..., :leading])
     if not wider:
         values, vectors, found = _matched(image[..., :leading, :], components)
-        return _followed(values, basis[..., :leading], vectors, found)
+        return _followed(values, basis[..., :leading], vectors, found, trace)
     inner, outer = image[..., :leading, :], image[..., leading:, :]
     values, vectors = np.linalg.eigh(inner)
     wanted = np.linalg.qr(lacking(np.matmul(outer, vectors[..., -wider:]), values[..., -wider:]))[0]
-    image = _image(scatter, basis, np.matmul(basis[..., leading:], wanted))
+    image = _image(scatter, offset, basis, np.matmul(basis[..., leading:], wanted))
     coupling, beyond_image = image[..., :leading, :], image[..., leading:, :]
     block = np.matmul(wanted.swapaxes(2, 3), beyond_image)
     values, turns, found = _matched(np.block([[inner, coupling], [coupling.swapaxes(2, 3), block]]), components)
@@ -103,12 +107,13 @@ def follow(scatter: Floats, spectrum: Floats, basis: Floats, components: int) ->
     rest = np.matmul(wanted, second)
     residual = np.matmul(outer, first) + np.matmul(beyond_image, second) - values[..., None, :] * rest
     vectors = np.concatenate([first, rest + lacking(residual, values)], axis=2)
-    return _followed(values, basis, vectors / np.linalg.norm(vectors, axis=2, keepdims=True), found)
+    return _followed(values, basis, vectors / np.linalg.norm(vectors, axis=2, keepdims=True), found, trace)
 
 
-def _image(scatter: Floats, basis: Floats, vectors: Floats) -> Floats:
+def _image(scatter: Floats, offset: Floats, basis: Floats, vectors: Floats) -> Floats:
     """S times vectors [..., heads, d, m], in coordinates of the basis [heads, d, d]."""
-    return np.asarray(np.matmul(basis.swapaxes(1, 2), np.matmul(scatter, vectors)))
+    image = np.matmul(scatter, vectors) + offset[..., None] * np.matmul(offset[..., None, :], vectors)
+    return np.asarray(np.matmul(basis.swapaxes(1, 2), image))
 
 
 def _matched(matrix: Floats, components: int) -> tuple[Floats, Floats, Floats]:
@@ -125,6 +130,6 @@ def _matched(matrix: Floats, components: int) -> tuple[Floats, Floats, Floats]:
     return np.take_along_axis(values, matched, axis=-1), own, values[..., ::-1]
 
 
-def _followed(values: Floats, basis: Floats, vectors: Floats, spectrum: Floats) -> Followed:
+def _followed(values: Floats, basis: Floats, vectors: Floats, spectrum: Floats, trace: Floats) -> Followed:
     overlap = np.einsum("...jj->...j", vectors[..., : values.shape[-1], :])
-    return Followed(values, np.matmul(basis, vectors), overlap, spectrum)
+    return Followed(values, np.matmul(basis, vectors), overlap, spectrum, trace)

@@ -41,10 +41,14 @@ class PCA:
 def pooled_scatter(q: Moments, k: Moments) -> Floats:
     """Scatter [heads, d, d] of queries and keys together: Sxx_q + Sxx_k + (n_q n_k/(n_q+n_k)) ΔΔᵀ, Δ = x̄_q - x̄_k."""
     scatter = centred_scatter(q, k)
-    for one, offset in zip(scatter, np.sqrt(weight(q, k))[:, None] * (q.mean - k.mean), strict=True):
-        # One by one, because a stack of products would be as large as all scatters.
-        one += np.multiply.outer(offset, offset)
+    offset = weighted_offset(q, k)
+    scatter += offset[:, :, None] * offset[:, None, :]
     return scatter
+
+
+def weighted_offset(q: Moments, k: Moments) -> Floats:
+    """sqrt(n_q n_k/(n_q+n_k)) Δ [heads, d], whose product with itself is what pooling adds to the scatter."""
+    return np.asarray(np.sqrt(weight(q, k))[:, None] * (q.mean - k.mean))
 
 
 def centred_scatter(q: Moments, k: Moments) -> Floats:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ropewalk.geometry.moments import Floats, Moments
-from ropewalk.geometry.pca import correlation, drift_axis, pooled_variance, ratio, weight
+from ropewalk.geometry.pca import correlation, drift_axis, pooled_variance, ratio, weight, weighted_offset
 
 METRICS: Mapping[str, str] = {
     "mu_q_a": "mean of the queries along the drift axis a",
@@ -115,7 +115,7 @@ class _Plane(NamedTuple):
     @classmethod
     def of(cls, q: Moments, k: Moments, axes: Floats) -> "_Plane":
         image_q, image_k = np.matmul(q.sxx, axes), np.matmul(k.sxx, axes)
-        offset = np.sqrt(weight(q, k))[:, None] * (q.mean - k.mean)
+        offset = weighted_offset(q, k)
         image = image_q + image_k + offset[:, :, None] * np.matmul(offset[:, None], axes)
         along_q, along_k, along = ((axes * one).sum(axis=1) for one in (image_q, image_k, image))
         return cls(axes, along_q, along_k, along, image[:, :, 0])

@@ -20,7 +20,7 @@ from ropewalk.geometry.axes import (
 )
 from ropewalk.geometry.jackknife import MIXED, jackknife_error
 from ropewalk.geometry.moments import Floats, Moments
-from ropewalk.geometry.pca import centred_scatter, pooled_scatter, ratio
+from ropewalk.geometry.pca import ratio
 from ropewalk.geometry.rank import ranks
 from ropewalk.geometry.readout import readouts
 from ropewalk.geometry.rotation import METRICS, OF_PAIRS, by_wavelength, pair_energy, rotation
@@ -96,8 +96,8 @@ def read_position(
     sides = {kind: Side.of(parts) for kind, parts in whole.items()}
     moments = Grouped.pair(sides["q"], sides["k"][heads.key_index])
     null = moments.relabelled(shuffled["q"], [part[heads.key_index] for part in shuffled["k"]])
-    pooled = components(moments, pooled_scatter, scope.components)
-    centred = components(moments, centred_scatter, 1)
+    pooled = components(moments, scope.components)
+    centred = components(moments, 1, centred=True)
     drifting = drift(moments)
     along, shuffled_along = signals(pooled.directions, moments, null)
     found = _Columns()
@@ -112,7 +112,7 @@ def read_position(
     found.add_rotation(moments, scope.context)
     for ending, part in others.items():
         other = Grouped.pair(Side.of(part["q"]), Side.of(part["k"])[heads.key_index])
-        found.add_signal(ending, signal(other, components(other, pooled_scatter, 1).directions))
+        found.add_signal(ending, signal(other, components(other, 1).directions))
     found.add_signal(PERMUTED, shuffled_along)
     found.add_signal(f"{CENTRED}{PERMUTED}", centred_along[1])
     found.add_signal(f"{DRIFT}{PERMUTED}", signal(null, drift(null)))
