@@ -114,7 +114,7 @@ def _cells(column: pd.Series) -> list[Any]:
     if pd.api.types.is_float_dtype(column.dtype):
         numbers = column.to_numpy(dtype=float, na_value=float("nan")).tolist()
         return ["" if number != number else f"{number:.9g}" for number in numbers]
-    return column.astype(object).where(column.notna(), None).tolist()
+    return [None if gone else value for value, gone in zip(column.tolist(), column.isna().tolist(), strict=True)]
 
 
 def write_replicates(results: Path, replicates: pd.DataFrame) -> None:
