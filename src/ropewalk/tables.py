@@ -1,7 +1,9 @@
 """The tables on disk: their columns and what they hold, writing them, and reading them back with the mistakes named."""
 
+import csv
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -100,8 +102,19 @@ GAPS = ["", "NA", "N/A", "NaN", "nan", "null", "None", "<NA>"]
 
 def write_csv(path: Path, table: pd.DataFrame) -> None:
     """Write a table as CSV with nine digits, atomically."""
-    with atomic_path(path) as temporary:
-        table.to_csv(temporary, index=False, float_format="%.9g", lineterminator="\n")
+    # By hand, because pandas takes ten times as long to format a number.
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(table.columns)
+        writer.writerows(zip(*(_cells(column) for _, column in table.items()), strict=True))
+
+
+def _cells(column: pd.Series) -> list[Any]:
+    """What stands in a column of a file: numbers with nine digits, nothing where something is missing."""
+    if pd.api.types.is_float_dtype(column.dtype):
+        numbers = column.to_numpy(dtype=float, na_value=float("nan")).tolist()
+        return ["" if number != number else f"{number:.9g}" for number in numbers]
+    return [None if gone else value for value, gone in zip(column.tolist(), column.isna().tolist(), strict=True)]
 
 
 def write_replicates(results: Path, replicates: pd.DataFrame) -> None:

@@ -6,9 +6,8 @@ from scipy.stats import pearsonr
 from sklearn.linear_model import LinearRegression
 
 from ropewalk.geometry.axes import AXES, Grouped, components, drift, signal
-from ropewalk.geometry.jackknife import critical, jackknife_error, rest
-from ropewalk.geometry.moments import Floats, Moments, merge_all
-from ropewalk.geometry.pca import centred_scatter, pooled_scatter
+from ropewalk.geometry.jackknife import critical, jackknife_error
+from ropewalk.geometry.moments import Floats, Moments, merge_all, without_each
 from ropewalk.geometry.readout import Readout, readouts
 
 GROUPS, TOKENS, D = 6, 250, 12
@@ -30,7 +29,8 @@ def moments(x: Floats) -> tuple[list[Moments], list[Moments]]:
 
 
 def readout(q: list[Moments], labels: list[Floats] | None = None) -> Readout:
-    return readouts(q, rest(merge_all(q), q), [labels or [np.zeros(1)] * len(q)])[0]
+    others = without_each(merge_all(q), q) if len(q) > 1 else None
+    return readouts(q, others, [labels or [np.zeros(1)] * len(q)])[0]
 
 
 def oriented(r_q: float, r_k: float) -> tuple[float, float]:
@@ -51,7 +51,7 @@ def test_separation_share_and_axes_are_those_of_the_vectors(separation: float, d
     grouped = Grouped.of(*moments(x))
     both = np.concatenate([q, k])
     values, vectors = np.linalg.eigh(np.cov(both.T, bias=True) * len(both))
-    found = components(grouped, pooled_scatter, 4)
+    found = components(grouped, 4)
     for component in range(4):
         axis = vectors[:, -1 - component]
         offset = (q.mean(axis=0) - k.mean(axis=0)) @ axis
@@ -60,7 +60,7 @@ def test_separation_share_and_axes_are_those_of_the_vectors(separation: float, d
     pooled = signal(grouped, found.directions)
     assert (pooled.r_q[0, 0], pooled.r_k[0, 0]) == pytest.approx(correlations(x, vectors[:, -1]), abs=1e-9)
     apart = np.cov((q - q.mean(axis=0)).T) + np.cov((k - k.mean(axis=0)).T)
-    centred = signal(grouped, components(grouped, centred_scatter, 1).directions)
+    centred = signal(grouped, components(grouped, 1, centred=True).directions)
     expected = correlations(x, np.linalg.eigh(apart)[1][:, -1])
     assert (centred.r_q[0, 0], centred.r_k[0, 0]) == pytest.approx(expected, abs=1e-9)
     t = np.tile(T, 2 * GROUPS)
@@ -71,19 +71,19 @@ def test_separation_share_and_axes_are_those_of_the_vectors(separation: float, d
 
 def test_planted_separation_without_position_and_position_without_separation() -> None:
     apart = Grouped.of(*moments(head(separation=3.0)))
-    pooled = components(apart, pooled_scatter, 1)
+    pooled = components(apart, 1)
     assert pooled.separation_share[0, 0] > 0.8
     assert np.abs(signal(apart, pooled.directions).r_q[0, 0]) < 0.1
     moving = Grouped.of(*moments(head(drifting=20.0)))
-    pooled = components(moving, pooled_scatter, 1)
+    pooled = components(moving, 1)
     assert pooled.separation_share[0, 0] < 0.01
     assert signal(moving, pooled.directions).r_q[0, 0] > 0.9
     # Both: PC0 is the axis between the two and hardly sees the drift, which the other axes and the readout do.
     q, k = moments(head(separation=6.0, drifting=15.0))
     both = Grouped.of(q, k)
-    pooled = components(both, pooled_scatter, 1)
+    pooled = components(both, 1)
     assert pooled.separation_share[0, 0] > 0.5
-    assert signal(both, components(both, centred_scatter, 1).directions).r_q[0, 0] > 0.9
+    assert signal(both, components(both, 1, centred=True).directions).r_q[0, 0] > 0.9
     assert signal(both, drift(both)).r_k[0, 0] > 0.9
     assert readout(q).r[0] > 0.9
     assert signal(both, pooled.directions).r_q[0, 0] < 0.9

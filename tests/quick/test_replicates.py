@@ -6,7 +6,7 @@ import pytest
 from ropewalk.geometry.axes import Components, Grouped, Signal, components, signal
 from ropewalk.geometry.jackknife import MIXED, critical, jackknife_error
 from ropewalk.geometry.moments import Floats, Moments, merge_all
-from ropewalk.geometry.pca import PCA, centred_scatter, combined_pca, eigenbasis, pooled_scatter
+from ropewalk.geometry.pca import PCA, combined_pca, eigenbasis, pooled_scatter
 
 SPECTRA = {
     "flat": lambda j: np.ones_like(j),
@@ -60,7 +60,7 @@ def by_full_decompositions(q: list[Moments], k: list[Moments], whole: Floats) ->
 
 def followed(q: list[Moments], k: list[Moments], count: int = COUNT) -> tuple[Components, Signal]:
     moments = Grouped.of(q, k)
-    found = components(moments, pooled_scatter, count)
+    found = components(moments, count)
     return found, signal(moments, found.directions)
 
 
@@ -99,7 +99,8 @@ def test_the_whole_is_the_combined_pca() -> None:
 def test_without_corrections_the_errors_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: the comparison above can tell good replicates from those within the leading span alone."""
     q, k = grouped(documents(64, 8, "j^-0.5"))
-    monkeypatch.setattr("ropewalk.geometry.jackknife.STEPS", 0)
+    monkeypatch.setattr("ropewalk.geometry.jackknife.GUARD", 4)
+    monkeypatch.setattr("ropewalk.geometry.jackknife.WIDER", -COUNT)
     found, along = followed(q, k)
     error_q, _, overlap = by_full_decompositions(q, k, found.directions.whole)
     assert np.abs(jackknife_error(along.r_q_rest) / error_q - 1)[overlap > MIXED].max() > 0.2
@@ -181,7 +182,7 @@ def test_heads_that_share_keys_read_the_right_ones() -> None:
 def test_a_centred_component_is_followed_too() -> None:
     q, k = grouped(documents(64, 6, "j^-1"))
     moments = Grouped.of(q, k)
-    found = components(moments, centred_scatter, 1)
+    found = components(moments, 1, centred=True)
     rest = merge_all(q[1:]), merge_all(k[1:])
     exact = eigenbasis(rest[0].sxx + rest[1].sxx)[1][:, :, 0]
     assert found.directions.rest is not None

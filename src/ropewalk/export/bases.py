@@ -20,7 +20,6 @@ from ropewalk.export.formats import Format
 from ropewalk.export.source import POST, ByKind, Source, facts
 from ropewalk.figures.style import pdf, png
 from ropewalk.files import write_bytes, write_text
-from ropewalk.geometry.jackknife import rest
 from ropewalk.geometry.lowrank import (
     Bases,
     all_bases,
@@ -31,7 +30,7 @@ from ropewalk.geometry.lowrank import (
     score_errors,
     turned_gram,
 )
-from ropewalk.geometry.moments import Floats, Moments, merge_all, stack
+from ropewalk.geometry.moments import Floats, Moments, merge_all, stack, without_each
 from ropewalk.geometry.pca import pooled_scatter, ratio
 from ropewalk.models.layout import Rotary
 from ropewalk.schema import Part
@@ -215,8 +214,8 @@ class LayerBases:
         if groups < 2:
             nothing = np.full((heads, self.heads.layer.head_dim + 1), np.nan)
             return dict.fromkeys(self.bases, (nothing, nothing))
-        q_rest, k_rest = rest(self.whole[0], self.q), rest(self.whole[1], self.k)
-        pre_rest = None if self.pre is None else rest(merge_all(self.pre.keys), self.pre.keys)
+        q_rest, k_rest = without_each(self.whole[0], self.q), without_each(self.whole[1], self.k)
+        pre_rest = None if self.pre is None else without_each(merge_all(self.pre.keys), self.pre.keys)
         found: dict[str, list[Floats]] = {name: [] for name in self.bases}
         for group in range(groups):
             own = slice(group * heads, (group + 1) * heads)

@@ -12,9 +12,8 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from ropewalk.export.claims import Stated
-from ropewalk.geometry.jackknife import rest
 from ropewalk.geometry.lowrank import covariance, gram
-from ropewalk.geometry.moments import Floats, Moments, merge_all
+from ropewalk.geometry.moments import Floats, Moments, merge_all, without_each
 
 WITHIN = 2.0
 """So many errors a true file may be off: both are samples."""
@@ -160,7 +159,7 @@ def _error(stated: Stated, documents: Sequence[Moments]) -> float:
     """
     whole, groups = merge_all(documents), len(documents)
     heads = len(whole)
-    left = rest(whole, documents)
+    left = without_each(whole, documents)
     energy, size = _sizes(whole)
     means = left.mean.reshape(groups, heads, -1)
     spreads = covariance(left).reshape(groups, heads, *whole.sxx.shape[1:])

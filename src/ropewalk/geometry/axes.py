@@ -3,29 +3,54 @@
 Everything comes twice: of all documents, and with each group of them left out (docs/method.md §3, §7).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ropewalk.geometry.jackknife import follow, rest
-from ropewalk.geometry.moments import Floats, Moments, merge_all
+from ropewalk.geometry.jackknife import follow
+from ropewalk.geometry.moments import Floats, Moments, merge_all, without_each
 from ropewalk.geometry.pca import (
+    centred_scatter,
     correlation,
     drift_axis,
     eigenbasis,
     eigengap,
     orientation,
+    pooled_scatter,
     pooled_variance,
     ratio,
     separation_share,
+    spread,
+    weighted_offset,
 )
 
 AXES: Mapping[str, str] = {"pooled": "", "centred": "_centred", "drift": "_drift"}
 """Choices of the axis that r_q and r_k are measured on, and how their columns end."""
 
-Scatter = Callable[[Moments, Moments], Floats]
-"""A scatter [heads, d, d] from the moments of queries and of keys."""
+
+@dataclass(frozen=True)
+class Side:
+    """Moments of the queries or of the keys of a stack of heads, `whole` of all groups of documents; `rest` holds the
+    heads without the first group, then those without the second, and so on, and is None for a single group.
+    """
+
+    groups: int
+    whole: Moments
+    rest: Moments | None
+
+    @classmethod
+    def of(cls, parts: Sequence[Moments]) -> "Side":
+        """From the moments of each group."""
+        whole = merge_all(parts)
+        return cls(len(parts), whole, without_each(whole, parts) if len(parts) > 1 else None)
+
+    def __getitem__(self, heads: NDArray[np.integer]) -> "Side":
+        index = (np.arange(self.groups)[:, None] * len(self.whole) + heads).ravel()
+        return Side(self.groups, self.whole[heads], None if self.rest is None else self.rest[index])
 
 
 @dataclass(frozen=True)
@@ -45,10 +70,12 @@ class Grouped:
     @classmethod
     def of(cls, q: Sequence[Moments], k: Sequence[Moments]) -> "Grouped":
         """From the moments of each group."""
-        whole = merge_all(q), merge_all(k)
-        if len(q) < 2:
-            return cls(len(q), *whole)
-        return cls(len(q), *whole, rest(whole[0], q), rest(whole[1], k))
+        return cls.pair(Side.of(q), Side.of(k))
+
+    @classmethod
+    def pair(cls, q: Side, k: Side) -> "Grouped":
+        """From both sides."""
+        return cls(q.groups, q.whole, k.whole, q.rest, k.rest)
 
     def relabelled(self, q: Sequence[Floats], k: Sequence[Floats]) -> "Grouped":
         """The same vectors with other position labels: q, k [heads, d] per group are Σ x (t' - t) of the new ones."""
@@ -59,6 +86,13 @@ class Grouped:
             None if self.q_rest is None else _relabelled(self.q_rest, _without_each(q)),
             None if self.k_rest is None else _relabelled(self.k_rest, _without_each(k)),
         )
+
+    @cached_property
+    def scatter_rest(self) -> Floats:
+        """Scatters [groups, heads, d, d] of queries about their mean and keys about theirs, without each group."""
+        assert self.q_rest is not None, "a single group has no replicates"
+        assert self.k_rest is not None, "a single group has no replicates"
+        return self.split(centred_scatter(self.q_rest, self.k_rest))
 
     def split(self, values: Floats) -> Floats:
         """[groups, heads, ...] from what is known of the heads without each group."""
@@ -101,9 +135,9 @@ class Components:
     overlap: Floats
 
 
-def components(moments: Grouped, scatter: Scatter, count: int) -> Components:
-    """The `count` leading components of a scatter of queries and keys."""
-    whole = scatter(moments.q, moments.k)
+def components(moments: Grouped, count: int, centred: bool = False) -> Components:
+    """The `count` leading components of queries and keys pooled, or of both centred apart."""
+    whole = (centred_scatter if centred else pooled_scatter)(moments.q, moments.k)
     spectrum, basis = eigenbasis(whole)
     count = min(count, basis.shape[2])
     values, vectors = spectrum[:, :count], basis[:, :, :count]
@@ -115,19 +149,17 @@ def components(moments: Grouped, scatter: Scatter, count: int) -> Components:
     if moments.q_rest is None or moments.k_rest is None:
         nothing = {f"{name}_rest": np.empty((0, *one.shape)) for name, one in found.items()}
         return Components(Directions(vectors, None), **found, **nothing, overlap=np.full(values.shape, np.nan))
-    left = scatter(moments.q_rest, moments.k_rest)
-    # One component more than asked for, which the eigengap needs.
-    followed = follow(moments.split(left), spectrum, basis, min(max(count, 2), basis.shape[2]))
-    turned = followed.vectors[..., :count].reshape(len(left), -1, count)
-    shares = separation_share(moments.q_rest, moments.k_rest, turned, followed.values[..., :count].reshape(-1, count))
-    total = moments.split(np.trace(left, axis1=1, axis2=2))
+    offset = moments.split(weighted_offset(moments.q_rest, moments.k_rest) * (0.0 if centred else 1.0))
+    followed = follow(moments.scatter_rest, offset, spectrum, basis, count)
+    turned = followed.vectors.reshape(-1, vectors.shape[1], count)
+    shares = separation_share(moments.q_rest, moments.k_rest, turned, followed.values.reshape(-1, count))
     return Components(
         Directions(vectors, turned),
         **found,
-        explained_variance_rest=ratio(followed.values[..., :count], total[..., None]),
+        explained_variance_rest=ratio(followed.values, followed.trace[..., None]),
         separation_share_rest=moments.split(shares),
         eigengap_rest=eigengap(followed.spectrum),
-        overlap=followed.overlap[..., :count].min(axis=0),
+        overlap=followed.overlap.min(axis=0),
     )
 
 
@@ -142,7 +174,7 @@ class Signal:
     """Correlations r_q, r_k [heads, m] with position along directions, and [groups, heads, m] without each group.
 
     The whole is oriented so that r_q ≥ 0, or r_k ≥ 0 where |r_q| < 0.05, and its replicates are turned with it: by
-    `sign` [heads, m].
+    `sign` [heads, m]. spread_q and spread_k [1 + groups, heads, m] are the sums of squares along the directions.
     """
 
     r_q: Floats
@@ -150,20 +182,52 @@ class Signal:
     r_q_rest: Floats
     r_k_rest: Floats
     sign: Floats
+    spread_q: Floats
+    spread_k: Floats
 
 
 def signal(moments: Grouped, directions: Directions) -> Signal:
     """How queries and keys correlate with position along directions."""
-    r_q, r_k = _correlations(moments.q, moments.k, directions.whole)
-    sign = orientation(r_q, r_k)
-    if moments.q_rest is None or moments.k_rest is None or directions.rest is None:
-        nothing = np.empty((0, *r_q.shape))
-        return Signal(r_q * sign, r_k * sign, nothing, nothing, sign)
-    left = _correlations(moments.q_rest, moments.k_rest, directions.rest)
-    r_q_rest, r_k_rest = (moments.split(one) * sign for one in left)
-    return Signal(r_q * sign, r_k * sign, r_q_rest, r_k_rest, sign)
+    return signals(directions, moments)[0]
 
 
-def _correlations(q: Moments, k: Moments, directions: Floats) -> tuple[Floats, Floats]:
-    total = pooled_variance(q, k)
-    return correlation(q, directions, total), correlation(k, directions, total)
+def signals(directions: Directions, *labelled: Grouped) -> list[Signal]:
+    """The same for several that are `relabelled` of each other: what does not depend on positions is computed once."""
+    moments = labelled[0]
+    whole, left = _Spreads.of(moments.q, moments.k, directions.whole), None
+    spread_q, spread_k = whole.q[None], whole.k[None]
+    if moments.q_rest is not None and moments.k_rest is not None and directions.rest is not None:
+        left = _Spreads.of(moments.q_rest, moments.k_rest, directions.rest)
+        spread_q, spread_k = (
+            np.concatenate([first, moments.split(more)]) for first, more in ((spread_q, left.q), (spread_k, left.k))
+        )
+    found = []
+    for one in labelled:
+        r_q, r_k = whole.correlations(one.q, one.k)
+        sign = orientation(r_q, r_k)
+        r_q_rest = r_k_rest = np.empty((0, *r_q.shape))
+        if one.q_rest is not None and one.k_rest is not None and left is not None:
+            r_q_rest, r_k_rest = (one.split(r) * sign for r in left.correlations(one.q_rest, one.k_rest))
+        found.append(Signal(r_q * sign, r_k * sign, r_q_rest, r_k_rest, sign, spread_q, spread_k))
+    return found
+
+
+class _Spreads(NamedTuple):
+    """Directions [heads, d, m], the sums of squares of queries and of keys along them [heads, m], and of all in all
+    directions [heads].
+    """
+
+    directions: Floats
+    q: Floats
+    k: Floats
+    total: Floats
+
+    @classmethod
+    def of(cls, q: Moments, k: Moments, directions: Floats) -> "_Spreads":
+        return cls(directions, spread(q.sxx, directions), spread(k.sxx, directions), pooled_variance(q, k))
+
+    def correlations(self, q: Moments, k: Moments) -> tuple[Floats, Floats]:
+        return (
+            correlation(q, self.directions, self.total, self.q),
+            correlation(k, self.directions, self.total, self.k),
+        )

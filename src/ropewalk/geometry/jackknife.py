@@ -1,6 +1,5 @@
 """Errors from groups of documents: leave one out, recompute (docs/method.md §7)."""
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -8,13 +7,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-from ropewalk.geometry.moments import Floats, Moments, stack
+from ropewalk.geometry.moments import Floats
 from ropewalk.geometry.pca import ratio
 
-GUARD = 4
-"""Leading components beyond those asked for that are followed too, so that neighbours may mix with them."""
-STEPS = 2
-"""How often the replicates' vectors are corrected: once is right for most, twice also for those that nearly mix."""
+GUARD = 8
+"""Leading components beyond those asked for that are solved for too, so that neighbours may mix with them."""
+WIDER = 4
+"""How many of them are corrected, like those asked for, by what lies beyond."""
 NEAR = 1e-3
 """Eigenvalues closer than this share of the largest are as good as equal: no correction divides by less."""
 MIXED = 0.7
@@ -54,66 +53,83 @@ def critical(groups: int, candidates: int = 1) -> float:
     return float(stdtrit(groups - 1, 1 - 0.025 / candidates)) if groups > 1 else float("nan")
 
 
-def rest(whole: Moments, parts: Sequence[Moments]) -> Moments:
-    """The moments with each part left out in turn, one stack after the other [groups · heads, ...]."""
-    return stack([whole.without(part) for part in parts])
-
-
 class Followed(NamedTuple):
     """Eigenpairs of the replicates, matched to components of the whole.
 
     values [groups, heads, m], vectors [groups, heads, d, m], overlap [groups, heads, m] (|cos| of the angle between a
-    vector and the whole's), and spectrum [groups, heads, m], the largest eigenvalues in their own order.
+    vector and the whole's), spectrum [groups, heads, more], the largest eigenvalues in their own order, and trace
+    [groups, heads], the sum of all.
     """
 
     values: Floats
     vectors: Floats
     overlap: Floats
     spectrum: Floats
+    trace: Floats
 
 
-def follow(scatter: Floats, spectrum: Floats, basis: Floats, components: int) -> Followed:
+def follow(scatter: Floats, offset: Floats, spectrum: Floats, basis: Floats, components: int) -> Followed:
     """The components of a whole in its replicates, given the whole's spectrum [heads, d] and eigenbasis [heads, d, d].
 
-    scatter [groups, heads, d, d] are the replicates' matrices. Each is solved in the span of the whole's leading
-    eigenvectors, which is then widened by the corrections that the residuals ask for, v_k (v_kᵀ(S - θ)u) / (θ - σ λ_k)
-    summed over the other v_k, σ being the replicate's share of the trace, and solved again. Whatever the spectrum,
-    errors come out within a few percent of those of full decompositions, at a fraction of their cost. A component is
-    the eigenvector that overlaps most with the whole's, turned to its side.
+    scatter [groups, heads, d, d] and offset [groups, heads, d] give the replicates' matrices S = scatter + offset
+    offsetᵀ, which are not formed: several of them share a scatter. Each is solved in the span of the whole's leading
+    eigenvectors; then in that span widened by what its eigenpairs (θ, u) lack to first order, v_k (v_kᵀSu)/(θ - σ λ_k)
+    over the v_k beyond, σ being the replicate's share of the trace; and what they lack then is added. Whatever the
+    spectrum, errors come out within a few percent of those of full decompositions, at a fraction of their cost. A
+    component is the eigenvector that overlaps most with the whole's, turned to its side.
     """
     d = basis.shape[-1]
-    leading = components + GUARD
-    if leading + STEPS * components >= d:
+    leading, wider = components + GUARD, components + WIDER
+    if leading + wider >= d:
         # Widened it would be the whole space: solved there, nothing is left to correct.
-        leading = d
-    outer = basis[..., leading:]
-    span = np.broadcast_to(basis[..., :leading], (len(scatter), *basis.shape[:-1], leading))
-    image = np.matmul(scatter, span)
-    share = np.nan_to_num(ratio(np.trace(scatter, axis1=2, axis2=3), spectrum.sum(axis=1)))
+        leading, wider = d, 0
+    trace = np.trace(scatter, axis1=2, axis2=3) + (offset**2).sum(axis=2)
+    share = np.nan_to_num(ratio(trace, spectrum.sum(axis=1)))
     beyond = (share[..., None] * spectrum[:, leading:])[..., None]
     closest = NEAR * spectrum[:, 0][:, None, None] + np.finfo(np.float64).tiny
-    found, turns = _matched(span, image, components)
-    for _ in range(STEPS if leading < d else 0):
-        residual = np.matmul(image, turns) - found.values[..., None, :] * found.vectors
-        distance = np.maximum(found.values[..., None, :] - beyond, closest)
-        wanted = np.matmul(outer, np.matmul(outer.transpose(0, 2, 1), residual) / distance)
-        # Twice, because one that hardly differs from the span would be lost in rounding.
-        for _ in range(2):
-            wanted = np.linalg.qr(wanted - np.matmul(span, np.matmul(span.swapaxes(2, 3), wanted)))[0]
-        span = np.concatenate([span, wanted], axis=3)
-        image = np.concatenate([image, np.matmul(scatter, wanted)], axis=3)
-        found, turns = _matched(span, image, components)
-    return found
+
+    def lacking(residual: Floats, values: Floats) -> Floats:
+        return np.asarray(residual / np.maximum(values[..., None, :] - beyond, closest))
+
+    # From here on in coordinates of the eigenbasis, in which the leading vectors are unit vectors.
+    image = _image(scatter, offset, basis, basis[..., :leading])
+    if not wider:
+        values, vectors, found = _matched(image[..., :leading, :], components)
+        return _followed(values, basis[..., :leading], vectors, found, trace)
+    inner, outer = image[..., :leading, :], image[..., leading:, :]
+    values, vectors = np.linalg.eigh(inner)
+    wanted = np.linalg.qr(lacking(np.matmul(outer, vectors[..., -wider:]), values[..., -wider:]))[0]
+    image = _image(scatter, offset, basis, np.matmul(basis[..., leading:], wanted))
+    coupling, beyond_image = image[..., :leading, :], image[..., leading:, :]
+    block = np.matmul(wanted.swapaxes(2, 3), beyond_image)
+    values, turns, found = _matched(np.block([[inner, coupling], [coupling.swapaxes(2, 3), block]]), components)
+    first, second = turns[..., :leading, :], turns[..., leading:, :]
+    rest = np.matmul(wanted, second)
+    residual = np.matmul(outer, first) + np.matmul(beyond_image, second) - values[..., None, :] * rest
+    vectors = np.concatenate([first, rest + lacking(residual, values)], axis=2)
+    return _followed(values, basis, vectors / np.linalg.norm(vectors, axis=2, keepdims=True), found, trace)
 
 
-def _matched(span: Floats, image: Floats, components: int) -> tuple[Followed, Floats]:
-    """Eigenpairs within a span whose first columns are the whole's components, matched to them; and their turns."""
-    values, turns = np.linalg.eigh(np.matmul(span.swapaxes(2, 3), image))
+def _image(scatter: Floats, offset: Floats, basis: Floats, vectors: Floats) -> Floats:
+    """S times vectors [..., heads, d, m], in coordinates of the basis [heads, d, d]."""
+    image = np.matmul(scatter, vectors) + offset[..., None] * np.matmul(offset[..., None, :], vectors)
+    return np.asarray(np.matmul(basis.swapaxes(1, 2), image))
+
+
+def _matched(matrix: Floats, components: int) -> tuple[Floats, Floats, Floats]:
+    """Eigenvalues [..., m] and vectors [..., n, m] of matrices [..., n, n] that overlap most with the first unit
+    vectors, turned to their side; and all eigenvalues [..., n], largest first.
+    """
+    values, vectors = np.linalg.eigh(matrix)
     # Rounding can leave tiny negative values on a rank-deficient scatter.
     values = np.maximum(values, 0)
-    overlaps = turns[..., :components, :]
+    overlaps = vectors[..., :components, :]
     matched = np.abs(overlaps).argmax(axis=-1)
     overlap = np.take_along_axis(overlaps, matched[..., None], axis=-1)[..., 0]
-    turns = np.take_along_axis(turns, matched[..., None, :], axis=-1) * np.where(overlap < 0, -1.0, 1.0)[..., None, :]
-    own = np.take_along_axis(values, matched, axis=-1)
-    return Followed(own, np.matmul(span, turns), np.abs(overlap), values[..., ::-1][..., :components]), turns
+    own = np.take_along_axis(vectors, matched[..., None, :], axis=-1) * np.where(overlap < 0, -1.0, 1.0)[..., None, :]
+    return np.take_along_axis(values, matched, axis=-1), own, values[..., ::-1]
+
+
+def _followed(values: Floats, basis: Floats, vectors: Floats, spectrum: Floats, trace: Floats) -> Followed:
+    overlap = np.einsum("...jj->...j", vectors[..., : values.shape[-1], :])
+    return Followed(values, np.matmul(basis, vectors), overlap, spectrum, trace)

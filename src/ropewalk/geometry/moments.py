@@ -57,17 +57,18 @@ class Moments:
             stt=self.stt + other.stt + weight * tau**2,
         )
 
-    def without(self, part: "Moments") -> "Moments":
+    def without(self, part: "Moments", out: Floats | None = None) -> "Moments":
         """Moments of the tokens that are left when `part`, one of those merged into self, is taken out again.
 
-        The inverse of `merge`. Everything is about means, so that a large common offset cannot cancel digits.
+        The inverse of `merge`. Everything is about means, so that a large common offset cannot cancel digits. The
+        scatters are written to `out` [heads, d, d] where it is given.
         """
         n = self.n - part.n
         left = np.maximum(n, 1)
         delta, tau = self.mean - part.mean, self.t_mean - part.t_mean
         share = part.n / left
         weight = part.n * self.n / left
-        sxx = self.sxx - part.sxx
+        sxx = np.subtract(self.sxx, part.sxx, out=out)
         sxx -= _outer(weight, delta, delta)
         return Moments(
             n=n,
@@ -105,6 +106,15 @@ def no_moments(head_dim: int) -> Moments:
 def stack(parts: Sequence[Moments]) -> Moments:
     """Put the heads of several moments one after the other."""
     return Moments(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Moments)))
+
+
+def without_each(whole: Moments, parts: Sequence[Moments]) -> Moments:
+    """The moments with each part left out in turn, one stack after the other [groups · heads, ...]."""
+    # Into one array: putting them together afterwards would copy most of what an analysis has in memory.
+    sxx = np.empty((len(parts), *whole.sxx.shape))
+    left = [whole.without(part, out=room) for part, room in zip(parts, sxx, strict=True)]
+    small = {name: np.concatenate([getattr(one, name) for one in left]) for name in Moments.names() if name != "sxx"}
+    return Moments(**small, sxx=sxx.reshape(-1, *sxx.shape[2:]))
 
 
 def merge_all(parts: Sequence[Moments]) -> Moments:

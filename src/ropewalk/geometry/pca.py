@@ -41,9 +41,14 @@ class PCA:
 def pooled_scatter(q: Moments, k: Moments) -> Floats:
     """Scatter [heads, d, d] of queries and keys together: Sxx_q + Sxx_k + (n_q n_k/(n_q+n_k)) ΔΔᵀ, Δ = x̄_q - x̄_k."""
     scatter = centred_scatter(q, k)
-    offset = np.sqrt(_weight(q, k))[:, None] * (q.mean - k.mean)
+    offset = weighted_offset(q, k)
     scatter += offset[:, :, None] * offset[:, None, :]
     return scatter
+
+
+def weighted_offset(q: Moments, k: Moments) -> Floats:
+    """sqrt(n_q n_k/(n_q+n_k)) Δ [heads, d], whose product with itself is what pooling adds to the scatter."""
+    return np.asarray(np.sqrt(weight(q, k))[:, None] * (q.mean - k.mean))
 
 
 def centred_scatter(q: Moments, k: Moments) -> Floats:
@@ -54,7 +59,7 @@ def centred_scatter(q: Moments, k: Moments) -> Floats:
 def pooled_variance(q: Moments, k: Moments) -> Floats:
     """Trace [heads] of the pooled scatter."""
     spread = np.trace(q.sxx, axis1=1, axis2=2) + np.trace(k.sxx, axis1=1, axis2=2)
-    return np.asarray(spread + _weight(q, k) * ((q.mean - k.mean) ** 2).sum(axis=1))
+    return np.asarray(spread + weight(q, k) * ((q.mean - k.mean) ** 2).sum(axis=1))
 
 
 def combined_pca(q: Moments, k: Moments, components: int = COMPONENTS) -> PCA:
@@ -71,9 +76,10 @@ def combined_pca(q: Moments, k: Moments, components: int = COMPONENTS) -> PCA:
 
 def eigenbasis(scatter: Floats) -> tuple[Floats, Floats]:
     """All eigenvalues [..., d], largest first, and eigenvectors [..., d, d] of symmetric matrices."""
-    values, vectors = np.linalg.eigh(scatter)
+    # Of the negative, because they come smallest first, and turning the vectors' order round costs a tenth of all.
+    values, vectors = np.linalg.eigh(-scatter)
     # Rounding can leave tiny negative values on a rank-deficient scatter.
-    return np.maximum(values[..., ::-1], 0), np.ascontiguousarray(vectors[..., ::-1])
+    return np.maximum(-values, 0), vectors
 
 
 def eigengap(values: Floats) -> Floats:
@@ -102,16 +108,22 @@ def separation_share(q: Moments, k: Moments, vectors: Floats, values: Floats) ->
     (n_q n_k/(n_q+n_k)) (v_jᵀΔ)² / λ_j with Δ = x̄_q - x̄_k, of components of the pooled scatter.
     """
     offset = np.matmul((q.mean - k.mean)[:, None], vectors)[:, 0]
-    return np.clip(ratio(_weight(q, k)[:, None] * offset**2, values), 0, 1)
+    return np.clip(ratio(weight(q, k)[:, None] * offset**2, values), 0, 1)
 
 
-def correlation(moments: Moments, directions: Floats, total: Floats) -> Floats:
+def spread(scatter: Floats, directions: Floats) -> Floats:
+    """Sum of squares vᵀSv [heads, m] along directions [heads, d, m]."""
+    return np.asarray((directions * np.matmul(scatter, directions)).sum(axis=1))
+
+
+def correlation(moments: Moments, directions: Floats, total: Floats, along: Floats | None = None) -> Floats:
     """Pearson correlation [heads, m] with position of the projections on directions [heads, d, m].
 
-    `total` [heads] is the scale against which a projection counts as constant.
+    `total` [heads] is the scale against which a projection counts as constant, `along` [heads, m] the `spread` along
+    the directions where it is known already.
     """
     covariance = np.matmul(moments.sxt[:, None, :], directions)[:, 0]
-    variance = np.einsum("hdm,hdm->hm", directions, np.matmul(moments.sxx, directions))
+    variance = spread(moments.sxx, directions) if along is None else along
     variance = np.where(variance > CONSTANT * total[:, None], variance, 0)
     return np.clip(ratio(covariance, np.sqrt(np.maximum(variance * moments.stt[:, None], 0))), -1, 1)
 
@@ -121,7 +133,7 @@ def drift_axis(q: Moments, k: Moments) -> Floats:
 
     a = c / |c|, c = Sxt_q + Sxt_k + (n_q n_k/(n_q+n_k)) (x̄_q - x̄_k)(t̄_q - t̄_k); NaN where nothing drifts.
     """
-    c = q.sxt + k.sxt + (_weight(q, k) * (q.t_mean - k.t_mean))[:, None] * (q.mean - k.mean)
+    c = q.sxt + k.sxt + (weight(q, k) * (q.t_mean - k.t_mean))[:, None] * (q.mean - k.mean)
     return ratio(c, np.linalg.norm(c, axis=1, keepdims=True))[:, :, None]
 
 
@@ -138,5 +150,6 @@ def ratio(numerator: Floats, denominator: Floats) -> Floats:
     return np.asarray(np.divide(numerator, denominator, out=np.full(shape, np.nan), where=wanted))
 
 
-def _weight(q: Moments, k: Moments) -> Floats:
+def weight(q: Moments, k: Moments) -> Floats:
+    """n_q n_k / (n_q + n_k) [heads], with which the offset between queries and keys counts."""
     return np.asarray(q.n * k.n / np.maximum(q.n + k.n, 1))

@@ -1,11 +1,12 @@
 """Planar rotation: the axis along which queries and keys drift, the one that tells them apart (docs/method.md §5)."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from ropewalk.geometry.moments import Floats, Moments
-from ropewalk.geometry.pca import correlation, drift_axis, pooled_scatter, pooled_variance, ratio
+from ropewalk.geometry.pca import correlation, drift_axis, pooled_variance, ratio, weight, weighted_offset
 
 METRICS: Mapping[str, str] = {
     "mu_q_a": "mean of the queries along the drift axis a",
@@ -55,24 +56,24 @@ def rotation(q: Moments, k: Moments, context: int) -> dict[str, Floats]:
     """
     a = drift_axis(q, k)[:, :, 0]
     b = separation_axis(q, k, a)
-    scatter, total = pooled_scatter(q, k), pooled_variance(q, k)
+    plane, total = _Plane.of(q, k, np.stack([a, b], axis=2)), pooled_variance(q, k)
     slopes = {kind: ratio((a * one.sxt).sum(axis=1), one.stt) for kind, one in (("q", q), ("k", k))}
     mean = {f"mu_{kind}_{name}": (axis * one.mean).sum(axis=1) for kind, one, name, axis in _each(q, k, a, b)}
-    shares = {name: ratio(_along(scatter, axis), total) for name, axis in (("a", a), ("b", b))}
+    shares = dict(zip("ab", ratio(plane.pooled, total[:, None]).T, strict=True))
     bias = mean["mu_q_a"] * slopes["k"]
     return {
         **mean,
         **{f"alpha_{kind}": slope for kind, slope in slopes.items()},
         **{f"alpha_{kind}_context": slope * context for kind, slope in slopes.items()},
-        "r_q_a": correlation(q, a[:, :, None], total)[:, 0],
-        "r_k_a": correlation(k, a[:, :, None], total)[:, 0],
+        "r_q_a": correlation(q, plane.axes[:, :, :1], total, plane.q[:, :1])[:, 0],
+        "r_k_a": correlation(k, plane.axes[:, :, :1], total, plane.k[:, :1])[:, 0],
         "bias_strength": bias,
         "bias_strength_context": bias * context,
-        "separation_strength": _separation_strength(q, k, b),
+        "separation_strength": _separation_strength(q, k, plane),
         "var_frac_a": shares["a"],
         "var_frac_b": shares["b"],
         "plane_var_fraction": shares["a"] + shares["b"],
-        "residual_pos_r": _residual(q, k, a, scatter, total),
+        "residual_pos_r": _residual(q, k, plane, total),
     }
 
 
@@ -100,31 +101,46 @@ def _each(q: Moments, k: Moments, a: Floats, b: Floats) -> list[tuple[str, Momen
     return [(kind, one, name, axis) for name, axis in (("a", a), ("b", b)) for kind, one in (("q", q), ("k", k))]
 
 
-def _along(matrices: Floats, axes: Floats) -> Floats:
-    """axisᵀ M axis [heads] of matrices [heads, d, d] and axes [heads, d]."""
-    return np.asarray((np.matmul(axes[:, None], matrices)[:, 0] * axes).sum(axis=1))
+class _Plane(NamedTuple):
+    """The axes a and b [heads, d, 2] and the sums of squares along them [heads, 2]: of queries, of keys, and of both
+    pooled; `image` [heads, d] is Sa with S the pooled scatter, which is not formed: only its products are needed.
+    """
+
+    axes: Floats
+    q: Floats
+    k: Floats
+    pooled: Floats
+    image: Floats
+
+    @classmethod
+    def of(cls, q: Moments, k: Moments, axes: Floats) -> "_Plane":
+        image_q, image_k = np.matmul(q.sxx, axes), np.matmul(k.sxx, axes)
+        offset = weighted_offset(q, k)
+        image = image_q + image_k + offset[:, :, None] * np.matmul(offset[:, None], axes)
+        along_q, along_k, along = ((axes * one).sum(axis=1) for one in (image_q, image_k, image))
+        return cls(axes, along_q, along_k, along, image[:, :, 0])
 
 
-def _separation_strength(q: Moments, k: Moments, b: Floats) -> Floats:
+def _separation_strength(q: Moments, k: Moments, plane: _Plane) -> Floats:
     offset = q.mean - k.mean
-    along, whole = ((offset * b).sum(axis=1)) ** 2, (offset**2).sum(axis=1)
-    for one in (q, k):
-        along = along + ratio(_along(one.sxx, b), one.n)
+    along, whole = ((offset * plane.axes[:, :, 1]).sum(axis=1)) ** 2, (offset**2).sum(axis=1)
+    for one, spread in ((q, plane.q), (k, plane.k)):
+        along = along + ratio(spread[:, 1], one.n)
         whole = whole + ratio(np.trace(one.sxx, axis1=1, axis2=2), one.n)
     return ratio(along, whole)
 
 
-def _residual(q: Moments, k: Moments, a: Floats, scatter: Floats, total: Floats) -> Floats:
+def _residual(q: Moments, k: Moments, plane: _Plane, total: Floats) -> Floats:
     """Largest |correlation| [heads] with position of the dimensions of what is left of the pooled vectors without a.
 
     With P = 1 - aaᵀ: max_i |(Pc)_i| / sqrt((PSP)_ii Stt), of the dimensions in which something is left.
     """
-    weight = q.n * k.n / np.maximum(q.n + k.n, 1)
-    covariance = q.sxt + k.sxt + (weight * (q.t_mean - k.t_mean))[:, None] * (q.mean - k.mean)
-    spread = q.stt + k.stt + weight * (q.t_mean - k.t_mean) ** 2
+    a, share = plane.axes[:, :, 0], weight(q, k)
+    covariance = q.sxt + k.sxt + (share * (q.t_mean - k.t_mean))[:, None] * (q.mean - k.mean)
+    spread = q.stt + k.stt + share * (q.t_mean - k.t_mean) ** 2
     left = np.abs(covariance - (covariance * a).sum(axis=1, keepdims=True) * a)
-    image = np.matmul(scatter, a[:, :, None])[:, :, 0]
-    variance = np.diagonal(scatter, axis1=1, axis2=2) - 2 * a * image + a**2 * (a * image).sum(axis=1, keepdims=True)
+    own = sum(np.diagonal(one.sxx, axis1=1, axis2=2) for one in (q, k)) + share[:, None] * (q.mean - k.mean) ** 2
+    variance = own - 2 * a * plane.image + a**2 * plane.pooled[:, :1]
     # A dimension of which nothing is left has no correlation, only rounding.
     kept = np.where(variance > 1e-10 * total[:, None], variance, 0)
     found = ratio(left, np.sqrt(np.maximum(kept * spread[:, None], 0)))

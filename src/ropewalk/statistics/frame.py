@@ -8,9 +8,8 @@ import pandas as pd
 from pydantic import Field
 
 from ropewalk.geometry.distance import distance_edges
-from ropewalk.geometry.jackknife import rest
 from ropewalk.geometry.kernel import Kernel, Turned, summary
-from ropewalk.geometry.moments import Floats, merge_all
+from ropewalk.geometry.moments import Floats, merge_all, without_each
 from ropewalk.geometry.rank import ranks
 from ropewalk.models.layout import Rotary
 from ropewalk.statistics.base import (
@@ -174,7 +173,7 @@ def _ranks(parts: Sequence[Sums], heads: LayerHeads) -> dict[str, Floats]:
             index: Any = heads.key_index if kind == "k" else slice(None)
             moments = [unpack(part, prefix) for part in parts]
             whole = merge_all(moments)
-            left = rest(whole, moments) if len(parts) > 1 else None
+            left = without_each(whole, moments) if len(parts) > 1 else None
             for name, values in ranks(whole.sxx, None if left is None else left.sxx).items():
                 found[f"{name}_{kind}_{PRE}"] = values[:, index]
     return found

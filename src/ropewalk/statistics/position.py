@@ -6,10 +6,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ropewalk.geometry.axes import AXES, Components, Directions, Grouped, Signal, components, drift, signal
-from ropewalk.geometry.jackknife import MIXED, jackknife_error, rest
-from ropewalk.geometry.moments import Floats, Moments, merge_all
-from ropewalk.geometry.pca import centred_scatter, pooled_scatter, ratio
+from ropewalk.geometry.axes import (
+    AXES,
+    Components,
+    Directions,
+    Grouped,
+    Side,
+    Signal,
+    components,
+    drift,
+    signal,
+    signals,
+)
+from ropewalk.geometry.jackknife import MIXED, jackknife_error
+from ropewalk.geometry.moments import Floats, Moments
+from ropewalk.geometry.pca import ratio
 from ropewalk.geometry.rank import ranks
 from ropewalk.geometry.readout import readouts
 from ropewalk.geometry.rotation import METRICS, OF_PAIRS, by_wavelength, pair_energy, rotation
@@ -82,38 +93,37 @@ def read_position(
     `shuffled` holds Σ x (t' - t) [heads, d] per kind and group, t' being shuffled positions; `others` the moments of
     some of the tokens, by the ending of the columns that they make.
     """
-    moments = _grouped(whole, heads)
+    sides = {kind: Side.of(parts) for kind, parts in whole.items()}
+    moments = Grouped.pair(sides["q"], sides["k"][heads.key_index])
     null = moments.relabelled(shuffled["q"], [part[heads.key_index] for part in shuffled["k"]])
-    pooled = components(moments, pooled_scatter, scope.components)
-    centred = components(moments, centred_scatter, 1)
-    signals = signal(moments, pooled.directions)
+    pooled = components(moments, scope.components)
+    centred = components(moments, 1, centred=True)
+    drifting = drift(moments)
+    along, shuffled_along = signals(pooled.directions, moments, null)
     found = _Columns()
     found.add("explained_variance", pooled.explained_variance[:, 0], pooled.explained_variance_rest[..., 0])
     found.add("separation_share", pooled.separation_share[:, 0], pooled.separation_share_rest[..., 0])
     found.add("eigengap", pooled.eigengap, pooled.eigengap_rest)
     found.values["overlap"] = pooled.overlap[:, 0]
-    found.add_signal("", signals)
-    found.add_signal(CENTRED, signal(moments, centred.directions))
-    drifting = drift(moments)
+    found.add_signal("", along)
+    centred_along = signals(centred.directions, moments, null)
+    found.add_signal(CENTRED, centred_along[0])
     found.add_signal(DRIFT, signal(moments, drifting))
     found.add_rotation(moments, scope.context)
     for ending, part in others.items():
-        other = _grouped(part, heads)
-        found.add_signal(ending, signal(other, components(other, pooled_scatter, 1).directions))
-    found.add_signal(PERMUTED, signal(null, _leading(pooled.directions)))
-    found.add_signal(f"{CENTRED}{PERMUTED}", signal(null, centred.directions))
+        other = Grouped.pair(Side.of(part["q"]), Side.of(part["k"])[heads.key_index])
+        found.add_signal(ending, signal(other, components(other, 1).directions))
+    found.add_signal(PERMUTED, shuffled_along)
+    found.add_signal(f"{CENTRED}{PERMUTED}", centred_along[1])
     found.add_signal(f"{DRIFT}{PERMUTED}", signal(null, drift(null)))
-    for kind in KINDS:
+    for kind, side in sides.items():
         # Query heads that share a key head share its readout.
         index = heads.key_index if kind == "k" else slice(None)
-        known = moments.q_rest if kind == "q" else None
-        merged = merge_all(whole[kind])
-        left = rest(merged, whole[kind]) if known is None else known
         nothing = [np.zeros(1)] * len(whole[kind])
-        both = readouts(whole[kind], left, [nothing, shuffled[kind]])
+        both = readouts(whole[kind], side.rest, [nothing, shuffled[kind]])
         for ending, one in zip(("", PERMUTED), both, strict=True):
             found.add(f"readout_{kind}{ending}", one.r[index], one.replicates[:, index])
-        for name, values in ranks(merged.sxx, left.sxx if moments.groups > 1 else None).items():
+        for name, values in ranks(side.whole.sxx, None if side.rest is None else side.rest.sxx).items():
             found.add(f"{name}_{kind}", values[0, index], values[1:, index])
     counts = {
         "n_q": moments.q.n.astype(np.int64),
@@ -121,7 +131,7 @@ def read_position(
         "shards": np.full(len(heads.heads), moments.groups),
     }
     replicates = found.replicates if moments.groups > 1 else {}
-    tables = {"qk": _component_rows(heads, pooled, signals, counts)}
+    tables = {"qk": _component_rows(heads, pooled, along, counts)}
     rotary = heads.layer.rotary_pairs
     if rotary is not None:
         energies = {
@@ -132,7 +142,7 @@ def read_position(
             found.add(name, stacked[0], stacked[1:])
         rows = {f"{name}_energy": energy for name, energy in energies.items()}
         tables["spectrum"] = spectrum_rows(heads, rotary, rows)
-    arrays = _along_first(moments, pooled.directions, signals)
+    arrays = _along_first(moments, pooled.directions, along)
     return Readout(found.values, replicates, tables, arrays)
 
 
@@ -149,30 +159,16 @@ def _along_first(moments: Grouped, directions: Directions, along: Signal) -> dic
     """
     axes = _stacked(moments, directions) * along.sign[:, :1]
     arrays: dict[str, Floats] = {"pc0": axes}
-    for kind, whole, left, r, r_rest in (
-        ("q", moments.q, moments.q_rest, along.r_q, along.r_q_rest),
-        ("k", moments.k, moments.k_rest, along.r_k, along.r_k_rest),
+    for kind, whole, r, r_rest, spread in (
+        ("q", moments.q, along.r_q, along.r_q_rest, along.spread_q),
+        ("k", moments.k, along.r_k, along.r_k_rest, along.spread_k),
     ):
-        scatters = [whole.sxx] if left is None else [whole.sxx, *moments.split(left.sxx)]
         arrays[f"r_{kind}"] = np.concatenate([r[None, :, 0], r_rest[..., 0]])
-        arrays[f"spread_{kind}"] = np.stack(
-            [
-                (np.matmul(axis[:, None], scatter)[:, 0] * axis).sum(axis=1)
-                for axis, scatter in zip(axes, scatters, strict=True)
-            ]
-        )
+        arrays[f"spread_{kind}"] = spread[..., 0]
         arrays[f"level_{kind}"] = (axes[0] * whole.mean).sum(axis=1)
         arrays[f"middle_{kind}"] = whole.t_mean
         arrays[f"slope_{kind}"] = ratio((axes[0] * whole.sxt).sum(axis=1), whole.stt)
     return arrays
-
-
-def _grouped(parts: ByKind, heads: LayerHeads) -> Grouped:
-    return Grouped.of(parts["q"], [part[heads.key_index] for part in parts["k"]])
-
-
-def _leading(directions: Directions) -> Directions:
-    return Directions(directions.whole[:, :, :1], None if directions.rest is None else directions.rest[:, :, :1])
 
 
 class _Columns:
