@@ -6,9 +6,6 @@ from pydantic import Field, field_validator, model_validator
 
 from ropewalk.schema import Part
 
-ENGINES = ("local", "ray", "slurm")
-"""Names of the engines."""
-
 
 class Placement(Part):
     """Where shards are computed. It decides nothing about their numbers: the same shards come from everywhere."""

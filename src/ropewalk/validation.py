@@ -14,6 +14,9 @@ from ropewalk.errors import RopewalkError
 from ropewalk.text import count, cut, one_line, some
 from ropewalk.yamlfile import WIDTH, Lines, Location, dotted
 
+LONGEST_LIST = 120
+"""Characters of the names of all keys: more of them are not listed in a message."""
+
 Checked = TypeVar("Checked", bound=BaseModel)
 
 SHOWN = 20
@@ -196,7 +199,7 @@ def _known(key: str, keys: Sequence[str]) -> str:
     if near:
         return f"did you mean `{near[0]}`?"
     listed = ", ".join(keys)
-    return f"known here: {listed}" if 0 < len(listed) <= WIDTH else "check its spelling, or remove it"
+    return f"known here: {listed}" if 0 < len(listed) <= LONGEST_LIST else "check its spelling, or remove it"
 
 
 def _nearest_choice(problem: _Problem) -> str:

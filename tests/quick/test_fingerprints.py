@@ -160,6 +160,7 @@ CHANGES: Mapping[type, Mapping[str, list[tuple[Any, str | None]]]] = {
     Study: {
         "nulls": [([], SAME)],
         "downloads": [("discard", SAME)],
+        "engine": [({"workers": 2}, SAME)],
         "name": [("large", SAME)],
         "results": [("{home}/elsewhere", SAME)],
     },

@@ -287,12 +287,14 @@ def study(default: str = "dtype: auto", first: str = "step: 1", second: str = "c
             study(top="zebra: 1"),
             [
                 "line 11: zebra is not a known key: known here: "
-                "name, checkpoints, results, defaults, corpus, capture, nulls, figures"
+                "name, checkpoints, results, defaults, corpus, capture, nulls, downloads, figures, engine"
             ],
         ),
         (
             study(top="corpus: {zebra: 1}"),
-            ["line 11: corpus.zebra is not a known key: check its spelling, or remove it"],
+            [
+                "line 11: corpus.zebra is not a known key: known here: source, paths, column, repo, config, split, revision, "
+            ],
         ),
         (
             study(first="context: 8\n    zebra: 1"),

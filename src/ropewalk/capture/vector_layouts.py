@@ -44,7 +44,8 @@ class _Layer(BaseModel):
     layer: _Number
     query_heads: _Heads
     key_heads: _Heads
-    head_dim: Annotated[StrictInt, Field(ge=1, le=LONGEST_VECTOR)]
+    # 0 in the manifest of vectors on disk: of a layer from which no head was chosen.
+    head_dim: Annotated[StrictInt, Field(ge=0, le=LONGEST_VECTOR)]
     rotary: Annotated[_Finite, Field(ge=0, le=1)] | None
     window: Annotated[StrictInt, Field(ge=1, lt=LONGEST_WINDOW)] | None
     scale: _Finite | None = None
@@ -98,11 +99,15 @@ def read_layout_file(path: Path) -> Layout:
     if len(data) > LARGEST:
         raise _damaged(path, f"it has more than {size(LARGEST)}")
     try:
-        return checked_layout(json.loads(data.decode("utf-8")))
+        layout = checked_layout(json.loads(data.decode("utf-8")))
     except ValidationError as error:
         raise _damaged(path, _first(error)) from error
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise _damaged(path, "it is no JSON") from error
+    empty = next((layer.layer for layer in layout.layers if layer.head_dim == 0), None)
+    if empty is not None:
+        raise _damaged(path, f"layer {empty} has head_dim 0")
+    return layout
 
 
 def checked_layout(data: Any) -> Layout:

@@ -8,7 +8,6 @@ import click
 
 from ropewalk.cli.base import FilePath, FolderPath, cli
 from ropewalk.errors import RopewalkError
-from ropewalk.placement import ENGINES
 
 
 def results_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -28,7 +27,9 @@ def engine_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--address", help="With ray: the cluster to join (`auto` finds one); else one is started here."),
         click.option("--workers", type=click.IntRange(1, 10_000), metavar="N", help="How many shards at once."),
         click.option(
-            "--engine", type=click.Choice(ENGINES), help="Where shards are computed, if not as the study says."
+            "--engine",
+            type=click.Choice(["local", "ray", "slurm"]),
+            help="Where shards are computed, if not as the study says.",
         ),
     ):
         command = option(command)
