@@ -292,9 +292,7 @@ def study(default: str = "dtype: auto", first: str = "step: 1", second: str = "c
         ),
         (
             study(top="corpus: {zebra: 1}"),
-            [
-                "line 11: corpus.zebra is not a known key: known here: source, paths, column, repo, config, split, revision, "
-            ],
+            ["line 11: corpus.zebra is not a known key: known here: source, paths, column, repo, config, split, "],
         ),
         (
             study(first="context: 8\n    zebra: 1"),
