@@ -2,6 +2,7 @@
 
 import logging
 import math
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,8 +18,8 @@ from ropewalk.placement import Placement
 from ropewalk.progress import logger
 from ropewalk.text import install_extra, one_line
 
-PATIENCE = 0.5
-"""Seconds to wait for news at most."""
+PATIENCE, CONNECT = 0.5, 10.0
+"""Seconds to wait for news at most, and for a cluster to answer."""
 
 
 class RayEngine:
@@ -51,19 +52,34 @@ def _cluster(placement: Placement) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
+    _check_reachable(placement.address)
     options: dict[str, Any] = {"address": placement.address} if placement.address else {"include_dashboard": False}
     try:
         # What workers say comes another way, one line at a time.
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        where = f"at {placement.address!r}" if placement.address else "on this machine"
-        raise RopewalkError(
-            f"no Ray cluster {where} ({one_line(error)}): start one with `ray start --head`, or leave `address` out"
-        ) from error
+        raise _no_cluster(placement.address, error) from error
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_reachable(address: str | None) -> None:
+    """Stop at an address of a machine and a port where nothing listens: Ray itself would try for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        try:
+            socket.create_connection((host, int(port)), CONNECT).close()
+        except (OSError, OverflowError) as error:
+            raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str | None, error: Exception) -> RopewalkError:
+    where = f"at {address!r}" if address else "on this machine"
+    return RopewalkError(
+        f"no Ray cluster {where} ({one_line(error)}): start one with `ray start --head`, or leave `address` out"
+    )
 
 
 class _Actors(Crew):
