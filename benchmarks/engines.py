@@ -1,6 +1,6 @@
 """What engines cost for a study of many small shards: `make ray`.
 
-The miniature's last two checkpoints, a document a shard. One process, processes and Ray actors (a cluster that this
+The miniature's first two checkpoints, a document a shard. One process, processes and Ray actors (a cluster that this
 starts) take turns; of each the median over the repetitions: all together, until the first shard is there, and a shard
 after that. Of the two engines with workers, the ratios.
 """
@@ -35,7 +35,7 @@ def study(results: Path, documents: int) -> Study:
     capture = whole.capture.model_copy(update={"shards": documents, "statistics": {"moments": {}}})
     corpus = whole.corpus.model_copy(update={"documents": documents})
     return whole.model_copy(
-        update={"checkpoints": whole.checkpoints[-2:], "corpus": corpus, "capture": capture, "nulls": ("permuted",)}
+        update={"checkpoints": whole.checkpoints[:2], "corpus": corpus, "capture": capture, "nulls": ("permuted",)}
     )
 
 
@@ -52,7 +52,7 @@ def measure(placement: Placement, documents: int) -> Run:
 def main(arguments: list[str] | None = None) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--documents", type=int, default=64, help="shards of each of the two checkpoints")
+    parser.add_argument("--documents", type=int, default=24, help="shards of each of the two checkpoints")
     parser.add_argument("--repeat", type=int, default=3, help="runs of each engine, in turn")
     parser.add_argument("--workers", type=int, default=2)
     chosen = parser.parse_args(arguments)
