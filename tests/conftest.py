@@ -112,6 +112,19 @@ def study_data(model_folder: Path, tokenizer_folder: Path, texts_folder: Path, t
 
 
 @pytest.fixture
+def whole(study_data: dict[str, Any], tmp_path: Path) -> dict[str, bytes]:
+    """What one process writes into the folders of the checkpoints of the small study, with vectors kept."""
+    from helpers.workers import captured
+    from ropewalk.capture.run import capture_study
+    from ropewalk.studyfile import parse_study
+
+    study_data["capture"] = {**study_data["capture"], "statistics": ["moments", "profile", "sample"]}
+    study = parse_study({**study_data, "results": str(tmp_path / "whole")})
+    capture_study(study)
+    return captured(study.folder)
+
+
+@pytest.fixture
 def registry_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is forgotten afterwards; the package's own statistics stay."""
     from ropewalk.statistics import registry

@@ -12,22 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-from helpers.workers import Killer, captured, children_of
+from helpers.workers import Killer, captured, kill_driver
 from ropewalk.capture.run import capture_study
 from ropewalk.engines import choose_engine
 from ropewalk.engines.local import LocalEngine
 from ropewalk.errors import IncompleteError
 from ropewalk.placement import Placement
 from ropewalk.studyfile import parse_study
-
-
-@pytest.fixture
-def whole(study_data: dict[str, Any], tmp_path: Path) -> dict[str, bytes]:
-    """The shards, manifests and kept vectors of the study, computed in one process."""
-    study_data["capture"] = {**study_data["capture"], "statistics": ["moments", "profile", "sample"]}
-    study = parse_study({**study_data, "results": str(tmp_path / "whole")})
-    capture_study(study)
-    return captured(study.folder)
 
 
 def test_two_processes_and_three_jobs_write_the_same_bytes_as_one(
@@ -60,15 +51,7 @@ def test_a_killed_driver_takes_its_workers_along_and_the_same_command_goes_on(
     results = tmp_path / "killed"
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({**study_data, "results": str(results)}))
     command = [sys.executable, "-c", "from ropewalk.cli import main; main()", "capture", str(tmp_path / "study.yaml")]
-    driver = subprocess.Popen([*command, "--workers", "2"], stderr=subprocess.DEVNULL)
-    try:
-        while not list(results.glob("captures/*/shard-*")):
-            assert driver.poll() is None
-            time.sleep(0.05)
-        workers = children_of(driver.pid)
-    finally:
-        driver.kill()
-        driver.wait()
+    workers = kill_driver([*command, "--workers", "2"], results)
     assert len(workers) >= 2
     end = time.monotonic() + 30
     while any(Path(f"/proc/{pid}").exists() for pid in workers):

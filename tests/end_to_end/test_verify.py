@@ -187,10 +187,12 @@ def rewritten(name: str, **changes: Any) -> Callable[[Path], None]:
                 "tokens_of_shards": 3,
                 "shards": "x",
                 "model": None,
+                "proof": {"outcome": "could not be proven", "checks": [3]},
             }.items()
         ),
+        (rewritten("captures/first/manifest.json", proof={"difference": "x"}), "captures/first/manifest.json"),
     ],
-    ids=range(19),
+    ids=range(21),
 )
 def test_a_seal_is_no_reason_to_believe(edit: Callable[[Path], None], name: str, results: Path, run: Run) -> None:
     """Who can write a folder can write a seal, and results come from strangers too."""

@@ -3,7 +3,9 @@
 import os
 import random
 import signal
+import subprocess
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,6 +32,19 @@ def _is_worker(pid: int, mark: bytes) -> bool:
     with suppress(OSError):
         return mark in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
+
+
+def kill_driver(command: list[str], results: Path) -> list[int]:
+    """Start a command and kill it when its first shard is there; the processes that it had started."""
+    driver = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        while not list(results.glob("captures/*/shard-*")):
+            assert driver.poll() is None
+            time.sleep(0.05)
+        return children_of(driver.pid)
+    finally:
+        driver.kill()
+        driver.wait()
 
 
 class Killer(threading.Thread):

@@ -11,19 +11,21 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from helpers.command import Run
+from helpers.workers import captured
 from ropewalk.capture import working as notes
 from ropewalk.capture.account import ComputedElsewhereError
 from ropewalk.capture.plan import Cost
 from ropewalk.capture.run import capture_study
 from ropewalk.capture.work import Bench, Order, Piece
 from ropewalk.capture.working import Working, clear_notes, workers, working
-from ropewalk.engines import choose_engine
+from ropewalk.engines import choose_engine, hand
 from ropewalk.engines.crew import Advanced, Crew, Done, Event, Failed, Lost, Opened, conduct
 from ropewalk.engines.hand import Hand
 from ropewalk.engines.needs import memory_of, minutes_of
@@ -33,19 +35,16 @@ from ropewalk.errors import IncompleteError, RopewalkError
 from ropewalk.files import CannotWriteError
 from ropewalk.placement import Placement
 from ropewalk.status import study_status
-from ropewalk.study import Study
+from ropewalk.study import Capture, Study
 from ropewalk.studyfile import parse_study
 from ropewalk.validation import validated
 
 WANTED = {"a": [0, 1, 2, 3], "b": [0, 1]}
 
 
-def shards(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.glob("captures/*/*"))
-        if path.is_file()
-    }
+def shards(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Shards and manifests among the files of captures: vectors are laid out when all shards are there."""
+    return {name: data for name, data in files.items() if name.count("/") == 2}
 
 
 def test_a_worker_stays_with_its_checkpoint_and_then_helps_where_most_is_left() -> None:
@@ -131,14 +130,6 @@ class Rehearsal:
         conduct(self.crew, account)
 
 
-@pytest.fixture
-def whole(study_data: dict[str, Any], tmp_path: Path) -> dict[str, bytes]:
-    """The shards and manifests of the study, computed in one process."""
-    study = parse_study({**study_data, "results": str(tmp_path / "whole")})
-    capture_study(study)
-    return shards(study.folder)
-
-
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_workers_that_are_lost_at_random_leave_the_same_bytes(
     study_data: dict[str, Any], whole: dict[str, bytes], size: int
@@ -157,7 +148,7 @@ def test_workers_that_are_lost_at_random_leave_the_same_bytes(
     capture_study(study, engine=Rehearsal(crew))
     assert lost.total() > 2
     assert set(crew.computed.values()) == {1}
-    assert shards(study.folder) == whole
+    assert captured(study.folder) == whole
     assert not (study.folder / notes.WORKING).exists()
 
 
@@ -183,10 +174,10 @@ def test_a_shard_that_always_fails_is_named_and_the_rest_is_finished(
     assert "B, shard 0 of 4: head 3 has NaN: take another" in message
     assert tries == {("first", 1): ATTEMPTS, ("second", 0): 1}
     missing = {"captures/first/shard-0001.safetensors", "captures/second/shard-0000.safetensors"}
-    assert shards(study.folder) == {name: data for name, data in whole.items() if name not in missing}
+    assert shards(captured(study.folder)) == {name: one for name, one in shards(whole).items() if name not in missing}
     # The same again, with nothing in its way, does what is left.
     capture_study(study)
-    assert shards(study.folder) == whole
+    assert captured(study.folder) == whole
 
 
 def test_a_model_that_cannot_be_loaded_does_not_keep_the_others(study_data: dict[str, Any]) -> None:
@@ -222,7 +213,7 @@ def test_in_one_process_a_checkpoint_that_fails_does_not_keep_the_others(
     study = parse_study(study_data)
     with pytest.raises(IncompleteError, match=r"\nA, shard 2 of 4: layer 1 head 0 has NaN: mend it$"):
         capture_study(study)
-    assert len(shards(study.folder)) == len(whole) - 1
+    assert len(shards(captured(study.folder))) == len(shards(whole)) - 1
 
 
 def test_another_machine_with_other_weights_is_refused(study_data: dict[str, Any]) -> None:
@@ -243,6 +234,30 @@ def test_another_machine_with_other_weights_is_refused(study_data: dict[str, Any
         Bench(replace(order, host="elsewhere", model="other"))
     with pytest.raises(RopewalkError, match=r"the study was started by 0\.0"):
         Bench(replace(order, version="0.0"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "device"),
+    [
+        ({"device": "auto"}, "cuda:1"),
+        ({"device": "cuda"}, "cuda:1"),
+        ({"device": "cpu"}, "cpu"),
+        ({"device": "cuda:0"}, "cuda:0"),
+    ],
+)
+def test_a_process_has_a_gpu_of_its_own_where_the_study_leaves_it_open(
+    study_data: dict[str, Any], settings: dict[str, str], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    checkpoint = parse_study(study_data).checkpoints[0].model_copy(update=settings)
+    monkeypatch.setattr(
+        hand, "Bench", lambda order: opened.append(order.checkpoint.device) or SimpleNamespace(facts={})
+    )
+    order = Order("A", checkpoint, Capture(), None, Path(), "", None, "float32", {}, 4)  # type: ignore[arg-type]
+    Hand("cuda:1").open(order)
+    assert opened == [device]
+    spread = checkpoint.model_copy(update={"device_map": "auto"})
+    assert not hand.is_free(spread)
 
 
 def test_an_engine_is_no_part_of_what_results_are(study_data: dict[str, Any], tmp_path: Path) -> None:

@@ -32,6 +32,26 @@ class _Chosen(BaseModel):
     options: dict[str, Any]
 
 
+class _Check(BaseModel):
+    check: str
+    passed: bool | None
+    detail: str
+
+
+class _Proof(BaseModel):
+    """What the page shows of a proof."""
+
+    outcome: str
+    checks: list[_Check] = []
+    tokens: StrictInt | None = None
+    compared: StrictInt | None = None
+    dtype: str | None = None
+    half: str | None = None
+    difference: float | None = None
+    limit: float | None = None
+    added: float | None = None
+
+
 class _Contents(BaseModel):
     """What a manifest holds, as far as it is relied on; what only the model tells may be missing of older ones."""
 
@@ -47,7 +67,7 @@ class _Contents(BaseModel):
     statistics: dict[str, _Chosen]
     heads: Annotated[list[tuple[StrictInt, StrictInt, StrictInt]], Field(min_length=1)]
     dtype: str | None = None
-    proof: dict[str, Any] | None = None
+    proof: _Proof | None = None
 
 
 def manifest_facts(

@@ -18,6 +18,6 @@ def choose_engine(placement: Placement, *, wait: bool = False) -> "Engine":
         from ropewalk.engines.slurm import SlurmEngine
 
         return SlurmEngine(placement, wait=wait)
-    from ropewalk.engines.local import local_engine
+    from ropewalk.engines.local import LocalEngine
 
-    return local_engine(placement.workers)
+    return LocalEngine(placement.workers)

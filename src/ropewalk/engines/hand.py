@@ -7,6 +7,7 @@ from typing import Any
 from ropewalk.capture.shards import shard_path
 from ropewalk.capture.work import Bench, Order, Piece
 from ropewalk.files import write_bytes
+from ropewalk.study import Checkpoint
 
 
 class Hand:
@@ -22,9 +23,8 @@ class Hand:
             return None
         # The old model goes before the new one comes.
         self._bench = None
-        checkpoint = order.checkpoint
-        if self._device is not None and checkpoint.device_map is None and checkpoint.device in ("auto", "cuda"):
-            order = replace(order, checkpoint=checkpoint.model_copy(update={"device": self._device}))
+        if self._device is not None and is_free(order.checkpoint):
+            order = replace(order, checkpoint=order.checkpoint.model_copy(update={"device": self._device}))
         self._bench = Bench(order)
         return self._bench.facts
 
@@ -39,3 +39,8 @@ class Hand:
         data = self.shard(piece, advance)
         if self._bench is not None:
             write_bytes(shard_path(self._bench.order.folder, piece.number), data)
+
+
+def is_free(checkpoint: Checkpoint) -> bool:
+    """Whether it is left open on which GPU a model runs."""
+    return checkpoint.device_map is None and checkpoint.device in ("auto", "cuda")

@@ -10,8 +10,9 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.capture.account import Account, Engine, InOneProcess
+from ropewalk.capture.account import Account, InOneProcess
 from ropewalk.engines.crew import Advanced, Crew, Done, Event, Failed, Lost, Opened, conduct
+from ropewalk.engines.hand import is_free
 from ropewalk.progress import logger
 
 if TYPE_CHECKING:
@@ -21,28 +22,30 @@ PATIENCE = 1.0
 """Seconds to wait for news at most."""
 
 
-def local_engine(workers: int | None) -> Engine:
-    """As many processes as asked for; by default one, or one for each GPU where there are several."""
-    import torch
-
-    gpus = torch.cuda.device_count()
-    workers = max(1, gpus) if workers is None else workers
-    return InOneProcess() if workers == 1 else LocalEngine(workers, gpus)
-
-
 class LocalEngine:
-    """Several processes; where there are several GPUs, each has one of them."""
+    """As many processes as asked for; by default one, or one for each GPU where there are several."""
 
     name = "local"
 
-    def __init__(self, workers: int, gpus: int = 0) -> None:
-        self._workers, self._gpus = workers, gpus
+    def __init__(self, workers: int | None = None) -> None:
+        self._workers = workers
 
     def run(self, account: Account) -> None:
         """Compute everything that the account wants."""
-        wanted = sum(map(len, account.wanted.values()))
-        with _Processes(min(self._workers, wanted), self._gpus) as crew:
+        gpus = _gpus(account)
+        workers = min(self._workers or max(1, gpus), sum(map(len, account.wanted.values())))
+        if workers <= 1:
+            InOneProcess().run(account)
+            return
+        with _Processes(workers, gpus) as crew:
             conduct(crew, account)
+
+
+def _gpus(account: Account) -> int:
+    """GPUs of this machine that models can have for themselves: those that the study leaves to choose."""
+    import torch
+
+    return torch.cuda.device_count() if any(is_free(order.checkpoint) for order in account.orders) else 0
 
 
 class _Processes(Crew):

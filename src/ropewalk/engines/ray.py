@@ -16,7 +16,7 @@ from ropewalk.engines.needs import memory_of
 from ropewalk.errors import RopewalkError
 from ropewalk.placement import Placement
 from ropewalk.progress import logger
-from ropewalk.text import install_extra, one_line
+from ropewalk.text import install_extra, one_line, size
 
 PATIENCE, CONNECT = 0.5, 10.0
 """Seconds to wait for news at most, and for a cluster to answer."""
@@ -157,17 +157,19 @@ class _Actors(Crew):
         """What an actor asks the cluster for; in whole gigabytes, so that one serves several checkpoints."""
         if order.name not in self._costs:
             self._costs[order.name] = self._account.cost(order)
-        memory = self._placement.memory_gb
-        asked = memory_of(self._costs[order.name]) if memory is None else memory * 2**30
-        most = max((node["Resources"].get("memory", 0.0) for node in self._ray.nodes() if node["Alive"]), default=0.0)
-        if memory is None:
+        stated, nodes = self._placement.memory_gb, [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        memory = memory_of(self._costs[order.name]) if stated is None else stated * 2**30
+        if stated is None:
             # An estimate is no reason never to begin.
-            asked = min(asked, most / max(1, self.size))
-        elif asked > most:
+            memory = min(memory, max(node.get("memory", 0.0) for node in nodes) / self.size)
+        wanted = {"CPU": self._cpus, "GPU": self._gpus, "memory": math.floor(memory / 2**28) * 2**28}
+        # Ray would wait for such a node for ever.
+        if not any(all(node.get(name, 0.0) >= number for name, number in wanted.items()) for node in nodes):
             raise RopewalkError(
-                f"`memory_gb: {memory:g}` is more than any node of the cluster has ({most / 2**30:.1f}): lower it"
+                f"no node of the cluster has {self._cpus:g} CPUs, {self._gpus} GPUs and {size(wanted['memory'])} of "
+                "memory for a worker: lower `cpus`, `gpus` or `memory_gb` of `engine`"
             )
-        return {"num_cpus": self._cpus, "num_gpus": self._gpus, "memory": math.floor(asked / 2**28) * 2**28}
+        return {"num_cpus": wanted["CPU"], "num_gpus": wanted["GPU"], "memory": wanted["memory"]}
 
     def _drop(self, worker: int) -> None:
         actor, _ = self._actors.pop(worker, (None, None))
