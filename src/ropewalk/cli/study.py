@@ -56,8 +56,8 @@ def demo(results: Path | None) -> None:
 def run(study: Path, dry_run: bool, results: Path | None, adopt: bool, wait: bool, **placement: Any) -> None:
     """Run a whole STUDY, or what is left of it.
 
-    Capture, tables, figures, report. A run that was stopped goes on where it was. Where weights could not be fetched,
-    the rest is finished, what is missing is said, and the exit code is 3.
+    Capture, tables, figures, report. A run that was stopped goes on where it was. What could not be fetched or
+    computed is left out and said at the end, and the exit code is 3.
     """
     from ropewalk.studyfile import load_study
 
@@ -122,9 +122,9 @@ def capture(
 @cli.command(example="ropewalk status results/miniature")
 @click.argument("results", type=FolderPath)
 def status(results: Path) -> None:
-    """Tell which shards in a RESULTS folder are done, running, queued or missing.
+    """Tell how far RESULTS are, shard by shard.
 
-    Whatever computes them, and while it does.
+    Which are done, running, queued or missing, whatever computes them, and while it does.
     """
     from ropewalk.status import describe_status
 
