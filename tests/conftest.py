@@ -132,6 +132,7 @@ def registry_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in registry.BUILT_IN:
         registry.find(name)
     monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    monkeypatch.setattr(registry, "_plugins", dict(registry._plugins))
 
 
 @pytest.fixture

@@ -40,6 +40,9 @@ HOSTILE = "<script>alert(1)</script>"
 RECORD = {
     "ropewalk": {"version": "0.0", "format": FORMAT},
     "created": "2026-01-02T03:04:05Z",
+    "versions": {},
+    "origins": [],
+    "documents": [],
     "study": {
         "name": "tiny_study",
         "checkpoints": [

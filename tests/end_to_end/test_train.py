@@ -666,7 +666,7 @@ def changed(content: dict, path: str, value: object) -> dict:
         ("optimizer.betas", [0.9, 1.0], "optimizer.betas.1 is 1.0: input should be less than 1"),
         ("optimizer.clip", float("nan"), "optimizer.clip is nan: input should be a finite number"),
         ("phases.0.mix", {}, "phases.0.mix is {}: "),
-        ("model.width", 3, "model.width is not a known key: check its spelling, or remove it"),
+        ("model.width", 3, "model.width is not a known key: known here: "),
         ("vocabulary", 100, "vocabulary is 100: input should be greater than or equal to 257"),
         ("phases", [], "phases is []: input should have at least 1 item"),
         ("phases.0.save", [4, 11], "phases.0: save [4, 11] must be increasing and end with the last step, 12"),
