@@ -132,7 +132,8 @@ def folders(_: random.Random) -> Iterator[Case]:
             yield Case(f"--results {value[:40]}", lambda _: None, words, writes=writes)
     for target in ("nowhere", "results", "texts", "/proc", "/dev/null"):
         linked = lambda folder, target=target: (folder / "results").symlink_to(target)  # noqa: E731
-        yield Case(f"a link to {target}", linked, late=target == "/proc")
+        # Where the user's own link leads, a new folder is made; what stands there is not touched.
+        yield Case(f"a link to {target}", linked, late=target == "/proc", writes=("texts/bad/",))
     yield Case("a file", lambda folder: (folder / "results").write_text("mine"))
     yield Case("a pipe", lambda folder: os.mkfifo(folder / "results"))
     yield Case("a mark that is damaged", _foreign("ropewalk.json", "{"))

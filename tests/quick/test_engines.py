@@ -190,6 +190,24 @@ def test_a_model_that_cannot_be_loaded_does_not_keep_the_others(study_data: dict
     assert len(list(study.folder.glob("captures/second/shard-*"))) == 4
 
 
+def test_a_worker_that_is_lost_with_nothing_to_do_is_no_loss(
+    study_data: dict[str, Any], whole: dict[str, bytes]
+) -> None:
+    class Leaving(Rehearsed):
+        """Whoever has done its shard is gone."""
+
+        def events(self) -> Iterator[Event]:
+            for event in super().events():
+                yield event
+                if isinstance(event, Done):
+                    self._hands[event.worker] = Hand()
+                    yield Lost(event.worker, "gone")
+
+    study = parse_study(study_data)
+    capture_study(study, engine=Rehearsal(Leaving(2, lambda *_: None)))
+    assert captured(study.folder) == whole
+
+
 def test_what_cannot_be_written_stops_everything(study_data: dict[str, Any]) -> None:
     crew = Rehearsed(2, lambda worker, *_: Failed.of(worker, CannotWriteError("no space left for it")))
     study = parse_study(study_data)

@@ -103,6 +103,10 @@ def conduct(crew: Crew, account: Account) -> None:
             account.begun(order, task.number)
             crew.give(worker, order, account.piece(order, task.number))
         for event in crew.events():
+            if event.worker not in tasks:
+                # One that had nothing to do; it comes back with its next shard.
+                loaded.pop(event.worker, None)
+                continue
             task = tasks[event.worker]
             order = orders[task.checkpoint]
             if isinstance(event, Opened):
