@@ -28,7 +28,7 @@ FAULTS: dict[str, tuple[Fault, int, float, str]] = {
         12,
         "a run is killed at a random moment, or just before or after a file is put into its place",
     ),
-    "workers": (workers, 14, 4, "a worker of a run is killed"),
+    "workers": (workers, 24, 4, "a worker of a run is killed"),
     "flips": (
         flips,
         1350,
