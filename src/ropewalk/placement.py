@@ -26,7 +26,12 @@ class Placement(Part):
         None, description="Address of the Ray cluster (`auto` finds one); a local one is started by default."
     )
     cpus: int | None = Field(None, gt=0, le=100_000, description="CPUs of one worker (`ray`, `slurm`).")
-    gpus: int | None = Field(None, ge=0, le=1_000, description="GPUs of one worker (`ray`, `slurm`); 1 if there are.")
+    gpus: int | None = Field(
+        None,
+        ge=0,
+        le=1_000,
+        description="GPUs of one worker. By default 1 where the cluster has some (`ray`), none (`slurm`).",
+    )
     memory_gb: float | None = Field(
         None, gt=0, le=10**6, description="Memory of one worker (`ray`, `slurm`); from the plan by default."
     )

@@ -103,12 +103,13 @@ class Account:
 
     def failed(self, order: Order, numbers: Sequence[int], sentence: str) -> None:
         """Shards cannot be computed; the sentence says why."""
-        what = order.checkpoint.label
+        what, verb = order.checkpoint.label, "is"
         if set(numbers) != set(self.wanted[order.name]):
-            what += f", shard{'s' if len(numbers) > 1 else ''} {spans(numbers)} of {order.shards}"
+            noun, verb = ("shards", "are") if len(numbers) > 1 else ("shard", "is")
+            what += f", {noun} {spans(numbers)} of {order.shards}"
         self._broken[order.checkpoint.label] = None
         self._failures.append(f"{what}: {sentence}")
-        logger.warning("%s %s left out: %s", what, "are" if ", shards" in what else "is", sentence)
+        logger.warning("%s %s left out: %s", what, verb, sentence)
         self._settle(order, numbers)
 
     def check(self) -> None:

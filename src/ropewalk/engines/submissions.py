@@ -37,20 +37,14 @@ class Submission:
         """Where submitit keeps what belongs to the job."""
         return submissions_folder(Path(self.results))
 
-    def state(self) -> str:
-        """What SLURM says of the job: PENDING, RUNNING, COMPLETED, ...; of one that runs here, RUNNING or ENDED."""
+    def has_ended(self) -> bool:
+        """Whether nothing more comes of the job."""
         if self.cluster == "here":
             try:
                 os.kill(int(self.job), 0)
             except ProcessLookupError:
-                return "ENDED"
-            return "RUNNING"
-        return str(self._job().watcher.get_state(self.job, mode="force"))
-
-    def has_ended(self) -> bool:
-        """Whether nothing more comes of the job."""
-        if self.cluster == "here":
-            return self.state() == "ENDED"
+                return True
+            return False
         job = self._job()
         if job.watcher.get_state(self.job, mode="force") == "UNKNOWN":
             return time.time() - self.since > 60 * self.minutes + FORGOTTEN
