@@ -16,14 +16,17 @@ from ropewalk.engines.needs import memory_of, minutes_of
 from ropewalk.engines.schedule import ATTEMPTS
 from ropewalk.engines.submissions import (
     Submission,
+    failures_path,
     need_submitit,
     read_submissions,
     submissions_folder,
     write_submissions,
 )
 from ropewalk.errors import RopewalkError
+from ropewalk.files import write_bytes
 from ropewalk.placement import Placement
 from ropewalk.progress import logger
+from ropewalk.seals import sealed_json
 from ropewalk.text import count, one_line
 
 PATIENCE = 2.0
@@ -181,8 +184,14 @@ def _options(placement: Placement) -> dict[str, Any]:
     return {**options, **({"slurm_additional_parameters": others} if others else {})}
 
 
-def work_off(order: Order, pieces: Sequence[Piece], results: Path) -> dict[int, str]:
-    """What a job does: compute shards of one checkpoint; the numbers that cannot be, each with a sentence."""
+def work_off(order: Order, pieces: Sequence[Piece], results: Path) -> None:
+    """What a job does: compute shards of one checkpoint, and write down those that cannot be, each with a sentence."""
+    failures = _worked_off(order, pieces, results)
+    job = need_submitit().JobEnvironment().job_id
+    write_bytes(failures_path(results, job), sealed_json({"failures": failures}))
+
+
+def _worked_off(order: Order, pieces: Sequence[Piece], results: Path) -> dict[int, str]:
     import torch
 
     from ropewalk.engines.hand import Hand

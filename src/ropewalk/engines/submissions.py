@@ -11,7 +11,7 @@ from typing import Any
 from ropewalk.errors import RopewalkError
 from ropewalk.files import write_bytes
 from ropewalk.seals import read_sealed_json, sealed_json
-from ropewalk.text import install_extra, one_line
+from ropewalk.text import install_extra
 
 FOLDER, LIST = "slurm", "submitted.json"
 """Where submitit keeps scripts, inputs and logs of jobs in a results folder, and the list of the jobs there."""
@@ -51,13 +51,15 @@ class Submission:
         return bool(job.watcher.is_done(self.job, mode="cache"))
 
     def failures(self) -> Mapping[int, str] | str:
-        """Of a job that has ended: the shards that cannot be computed, or why it did not get that far."""
-        try:
-            return dict(self._job().result())
-        # Whatever ended it: submitit raises what the job raised, with its log.
-        except Exception as error:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip(" -")]
-            return f"its job {self.job} ended without it ({one_line(lines[-2] if len(lines) > 2 else error)})"
+        """Of a job that has ended: the shards that cannot be computed, or why it did not get that far.
+
+        From what the job wrote as JSON: what submitit keeps of results is pickled, and a results folder may come from
+        a stranger.
+        """
+        data = read_sealed_json(failures_path(Path(self.results), self.job))
+        if data is None:
+            return f"its job {self.job} ended without it (its log is in {self.folder})"
+        return {int(number): str(sentence) for number, sentence in data["failures"].items()}
 
     def _job(self) -> Any:
         submitit = need_submitit()
@@ -77,6 +79,11 @@ def need_submitit() -> Any:
 def submissions_folder(results: Path) -> Path:
     """Where submitit keeps what belongs to jobs."""
     return results.absolute() / FOLDER
+
+
+def failures_path(results: Path, job: str) -> Path:
+    """Where a job writes the shards that it could not compute."""
+    return submissions_folder(results) / f"{job}_failures.json"
 
 
 def read_submissions(results: Path) -> list[Submission]:
