@@ -75,5 +75,6 @@ OF_ENGINES = {
     "memory_gb": ("ray", "slurm"),
     "minutes": ("slurm",),
     "options": ("slurm",),
+    "cluster": ("slurm",),
 }
 """Which engines a field is of, where not of all."""

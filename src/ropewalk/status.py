@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ropewalk.capture.manifest import known_manifest
 from ropewalk.capture.shards import SHARDS, capture_folder, split_documents
-from ropewalk.capture.working import Note, workers
+from ropewalk.capture.working import Worker, workers
 from ropewalk.engines.submissions import Submission, read_submissions
 from ropewalk.errors import RopewalkError
 from ropewalk.record import Record, need_record
@@ -69,7 +69,7 @@ def describe_status(results: Path) -> str:
 
 
 def _statuses(
-    results: Path, record: Record, notes: list[Note], submissions: list[Submission]
+    results: Path, record: Record, notes: list[Worker], submissions: list[Submission]
 ) -> Iterator[CheckpointStatus]:
     for checkpoint in record.study.checkpoints:
         folder = capture_folder(results, checkpoint.slug)
@@ -95,7 +95,7 @@ def _expected(record: Record) -> int | None:
 
 def _living(results: Path) -> list[Submission]:
     try:
-        return [one for one in read_submissions(results) if not one.has_ended()]
+        return [one for one in read_submissions(results) if not one.has_ended(results)]
     except RopewalkError:  # submitted elsewhere: here is nothing to ask SLURM with
         return read_submissions(results)
 

@@ -1,11 +1,8 @@
 """Engines without their machines: who takes which shard, what is done when a worker is lost, what is submitted."""
 
-import json
 import os
 import platform
 import random
-import stat
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,22 +17,20 @@ import yaml
 from helpers.command import Run
 from helpers.workers import captured
 from ropewalk.capture import working as notes
-from ropewalk.capture.account import ComputedElsewhereError
 from ropewalk.capture.plan import Cost
 from ropewalk.capture.run import capture_study
 from ropewalk.capture.work import Bench, Order, Piece
 from ropewalk.capture.working import Working, clear_notes, workers, working
-from ropewalk.engines import choose_engine, hand
+from ropewalk.engines import hand
 from ropewalk.engines.crew import Advanced, Crew, Done, Event, Failed, Lost, Opened, conduct
 from ropewalk.engines.hand import Hand
 from ropewalk.engines.needs import memory_of, minutes_of
 from ropewalk.engines.schedule import ATTEMPTS, Schedule, Task
-from ropewalk.engines.submissions import read_submissions
 from ropewalk.errors import IncompleteError, RopewalkError
 from ropewalk.files import CannotWriteError
 from ropewalk.placement import Placement
 from ropewalk.status import study_status
-from ropewalk.study import Capture, Study
+from ropewalk.study import Capture
 from ropewalk.studyfile import parse_study
 from ropewalk.validation import validated
 
@@ -295,6 +290,7 @@ def test_an_engine_is_no_part_of_what_results_are(study_data: dict[str, Any], tm
         ({"name": "slurm", "options": {"partition": "a\nb"}}, "`partition` must be text or a number on one line"),
         ({"name": "slurm", "options": {"setup": ["rm"]}}, "`setup` must be text"),
         ({"name": "slurm", "options": {"a b": 1}}, "`a b` must be text"),
+        ({"name": "local", "cluster": "here"}, "`cluster` is of slurm, and the engine is `local`"),
         ({"workers": 0}, "greater than 0"),
     ],
 )
@@ -365,91 +361,6 @@ def test_status_tells_done_running_and_missing(study_data: dict[str, Any], run: 
     code, _, said = run("status", str(tmp_path))
     assert code == 2
     assert "is not a results folder" in said
-
-
-SBATCH = """#!{python}
-import json, pathlib, sys
-home = pathlib.Path(__file__).parent
-state = json.loads((home / "state.json").read_text())
-if pathlib.Path(sys.argv[0]).name == "sbatch":
-    (home / f"script-{{len(state)}}.sh").write_text(pathlib.Path(sys.argv[1]).read_text())
-    state[str(100 + len(state))] = "PENDING"
-    (home / "state.json").write_text(json.dumps(state))
-    print(f"Submitted batch job {{99 + len(state)}}")
-else:
-    print("JobID|State|NodeList")
-    for job, word in state.items():
-        print(f"{{job}}|{{word}}|n1")
-        for element in range(9):
-            print(f"{{job}}_{{element}}|{{word}}|n1")
-"""
-
-
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Commands of SLURM that keep what they are given, and say of all jobs what `state.json` says."""
-    home = tmp_path / "slurm-commands"
-    home.mkdir()
-    (home / "state.json").write_text("{}")
-    for name in ("sbatch", "srun", "sacct"):
-        (home / name).write_text(SBATCH.format(python=sys.executable))
-        (home / name).chmod((home / name).stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
-    return home
-
-
-def submit(study: Study) -> str:
-    with pytest.raises(ComputedElsewhereError) as told:
-        capture_study(study, engine=choose_engine(study.engine))
-    return str(told.value)
-
-
-def test_the_script_that_slurm_gets(study_data: dict[str, Any], slurm: Path, run: Run) -> None:
-    options = {"partition": "gpu", "account": "physics", "clusters": "north"}
-    engine = {"name": "slurm", "workers": 4, "gpus": 1, "cpus": 6, "minutes": 90, "memory_gb": 12.5, "options": options}
-    study = parse_study({**study_data, "engine": engine})
-    assert "8 shards of 'small' are with SLURM (4 jobs submitted now)" in submit(study)
-    script = (slurm / "script-0.sh").read_text()
-    for line in (
-        "--array=0-3%4",
-        "--job-name=ropewalk-small",
-        "--partition=gpu",
-        "--account=physics",
-        "--clusters=north",
-        "--gpus-per-node=1",
-        "--cpus-per-task=6",
-        "--mem=13GB",
-        "--time=90",
-    ):
-        assert f"#SBATCH {line}\n" in script
-    jobs = read_submissions(study.folder)
-    assert [(one.job, one.checkpoint, list(one.shards)) for one in jobs] == [
-        ("100_0", "first", [0, 1]),
-        ("100_1", "first", [2, 3]),
-        ("100_2", "second", [0, 1]),
-        ("100_3", "second", [2, 3]),
-    ]
-    # What is under way is not submitted again, and is told to be queued.
-    assert "(0 jobs submitted now)" in submit(study)
-    assert "in all: 0 of 8 shards done, 0 running, 8 queued, 0 missing" in run("status", str(study.folder))[1]
-    # What ended without its shards is; time and memory come from the plan, then.
-    (slurm / "state.json").write_text(json.dumps({"100": "TIMEOUT"}))
-    assert "(2 jobs submitted now)" in submit(parse_study({**study_data, "engine": "slurm"}))
-    script = (slurm / "script-1.sh").read_text()
-    assert "#SBATCH --mem=3GB\n" in script
-    assert "#SBATCH --time=20\n" in script
-    assert "gpu" not in script.replace("gpus-per-node=0", "")
-    # What is computed otherwise in the meantime leaves nothing of the jobs.
-    (slurm / "state.json").write_text(json.dumps({"101": "CANCELLED"}))
-    capture_study(study)
-    capture_study(study, engine=choose_engine(study.engine))
-    assert not (study.folder / "slurm").exists()
-
-
-def test_without_slurm_it_says_so(study_data: dict[str, Any]) -> None:
-    study = parse_study({**study_data, "engine": "slurm"})
-    with pytest.raises(RopewalkError, match=r"SLURM did not take the jobs .*run this where `sbatch` is"):
-        capture_study(study, engine=choose_engine(study.engine))
 
 
 def test_wait_is_of_slurm(study_data: dict[str, Any], run: Run, tmp_path: Path) -> None:

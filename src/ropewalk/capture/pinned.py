@@ -1,15 +1,23 @@
 """Hub datasets of documents, held to one commit: a branch moves, and documents must not."""
 
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from ropewalk.corpora import Corpus
-from ropewalk.files import write_bytes
-from ropewalk.models.hub import HubUnreachableError, dataset_commit
+from ropewalk.models.hub import COMMIT, HubUnreachableError, dataset_commit
+from ropewalk.notes import Note, read_note, write_note
 from ropewalk.progress import logger
-from ropewalk.seals import read_sealed_json, sealed_json
 
 COMMITS = "commits.json"
 """Beside token files: the commits that datasets stood at."""
+
+
+class Commits(Note):
+    """Commits of datasets, by `repository@revision`."""
+
+    commits: dict[str, Annotated[str, Field(pattern=f"^{COMMIT.pattern}$")]] = Field(default_factory=dict)
 
 
 def is_on_hub(corpus: Corpus) -> bool:
@@ -25,7 +33,7 @@ def pinned(corpus: Corpus, folder: Path, *, note: bool = True) -> Corpus:
     """
     if not is_on_hub(corpus):
         return corpus
-    known = (read_sealed_json(folder / COMMITS) or {"commits": {}})["commits"]
+    known = (read_note(folder / COMMITS, Commits) or Commits()).commits
     asked = f"{corpus.repo}@{corpus.revision or 'main'}"
     try:
         commit = dataset_commit(str(corpus.repo), corpus.revision)
@@ -35,5 +43,5 @@ def pinned(corpus: Corpus, folder: Path, *, note: bool = True) -> Corpus:
         commit = known[asked]
         logger.info("the hub cannot be reached: %s is taken as it was, at commit %s", asked, commit)
     if note and known.get(asked) != commit:
-        write_bytes(folder / COMMITS, sealed_json({"commits": known | {asked: commit}}))
+        write_note(folder / COMMITS, Commits(commits=known | {asked: commit}))
     return corpus.model_copy(update={"revision": commit})

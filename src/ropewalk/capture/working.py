@@ -4,13 +4,14 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
-from ropewalk.files import write_bytes
-from ropewalk.seals import read_sealed_json, sealed_json
+from pydantic import Field
+
+from ropewalk.notes import Moment, Note, Number, read_note, write_note
 
 WORKING = "working"
 """Folder of the notes; it is there while somebody works."""
@@ -19,15 +20,14 @@ BEAT, SILENCE = 20.0, 120.0
 """Seconds after which a note is touched again, and after which one of another machine is taken for left behind."""
 
 
-@dataclass(frozen=True)
-class Note:
+class Worker(Note):
     """One process that computes: how, where, and the shards it is at, by checkpoint."""
 
     engine: str
     host: str
-    pid: int
-    since: float
-    shards: Mapping[str, Sequence[int]]
+    pid: Annotated[Number, Field(gt=0)]
+    since: Moment
+    shards: dict[str, list[Number]]
 
 
 class Working:
@@ -51,8 +51,8 @@ class Working:
     def write(self) -> None:
         """Write the note."""
         shards = {name: numbers for name, numbers in self._shards.items() if numbers}
-        note = Note(self._engine, platform.node(), os.getpid(), self._since, shards)
-        write_bytes(self.path, sealed_json(asdict(note)))
+        worker = Worker(engine=self._engine, host=platform.node(), pid=os.getpid(), since=self._since, shards=shards)
+        write_note(self.path, worker)
 
     def touch(self) -> None:
         """Say that the process still lives."""
@@ -84,31 +84,31 @@ def working(results: Path, engine: str) -> Iterator[Working]:
         note.remove()
 
 
-def workers(results: Path) -> list[Note]:
+def workers(results: Path) -> list[Worker]:
     """The processes that compute shards of a study now; notes that killed ones left are not among them."""
-    return [note for path, note in _notes(results) if _lives(path, note)]
+    return [worker for path, worker in _notes(results) if _lives(path, worker)]
 
 
 def clear_notes(results: Path) -> None:
     """Remove the notes that killed processes left."""
-    for path, note in _notes(results):
-        if not _lives(path, note):
+    for path, worker in _notes(results):
+        if not _lives(path, worker):
             with suppress(OSError):
                 path.unlink()
                 path.parent.rmdir()
 
 
-def _notes(results: Path) -> Iterator[tuple[Path, Note]]:
+def _notes(results: Path) -> Iterator[tuple[Path, Worker]]:
     for path in sorted((results / WORKING).glob("*.json")):
-        data = read_sealed_json(path)
-        if data is not None:
-            yield path, Note(**data)
+        worker = read_note(path, Worker)
+        if worker is not None:
+            yield path, worker
 
 
-def _lives(path: Path, note: Note) -> bool:
-    if note.host == platform.node():
+def _lives(path: Path, worker: Worker) -> bool:
+    if worker.host == platform.node():
         try:
-            os.kill(note.pid, 0)
+            os.kill(worker.pid, 0)
         except ProcessLookupError:
             return False
         except PermissionError:

@@ -9,28 +9,32 @@ from pathlib import Path
 from typing import Any
 
 from ropewalk.capture.account import Account, ComputedElsewhereError
-from ropewalk.capture.shards import shard_path
+from ropewalk.capture.shards import is_whole, shard_path
 from ropewalk.capture.work import Order, Piece
 from ropewalk.capture.working import working
 from ropewalk.engines.needs import memory_of, minutes_of
 from ropewalk.engines.schedule import ATTEMPTS
 from ropewalk.engines.submissions import (
+    Outcome,
     Submission,
-    failures_path,
     need_submitit,
+    outcome_path,
     read_submissions,
     submissions_folder,
     write_submissions,
 )
 from ropewalk.errors import RopewalkError
-from ropewalk.files import write_bytes
+from ropewalk.files import CannotWriteError
+from ropewalk.notes import write_note
 from ropewalk.placement import Placement
 from ropewalk.progress import logger
-from ropewalk.seals import sealed_json
 from ropewalk.text import count, one_line
 
 PATIENCE = 2.0
 """Seconds between two looks at what is done."""
+
+LONGEST = 1000
+"""Characters of a sentence that a job tells."""
 
 
 @dataclass(frozen=True)
@@ -114,37 +118,53 @@ class SlurmEngine:
             ) from error
         self._started += jobs
         made = [
-            Submission(job.job_id, place.cluster, one.order.name, one.numbers, time.time(), minutes, str(results))
+            Submission(
+                job=job.job_id,
+                cluster=place.cluster,
+                checkpoint=one.order.name,
+                shards=one.numbers,
+                since=time.time(),
+                minutes=minutes,
+            )
             for job, one in zip(jobs, elements, strict=True)
         ]
         write_submissions(results, [*read_submissions(results), *made])
         logger.info("%s submitted, of %d minutes at most", count(len(jobs), "job"), minutes)
 
     def _await(self, account: Account) -> None:
-        """Tell the account of shards as they come; jobs that end without theirs are submitted again."""
+        """Tell the account of shards as they come; jobs that end without theirs are submitted again.
+
+        What cannot be written stops everything.
+        """
+        results = account.study.folder
         left = {(order.name, number): order for order in account.orders for number in account.wanted[order.name]}
         tries = 1
         while True:
-            submissions = read_submissions(account.study.folder)
+            submissions = read_submissions(results)
             for job in self._started:
                 job.done()  # where they are processes of this one, they are not gone before it asked
-            living = [one for one in submissions if not one.has_ended()]
-            # After asking who lives: what ended before has written its shards.
+            ended = [one for one in submissions if one.has_ended(results)]
+            # After asking who ended: they have written their shards.
             for (name, number), order in list(left.items()):
-                if shard_path(order.folder, number).is_file():
+                path = shard_path(order.folder, number)
+                if path.is_file() and is_whole(path):
                     account.begun(order, number)
                     account.done(order, number)
                     del left[name, number]
-            if living:
+            for one in ended:
+                outcome = one.outcome(results)
+                if outcome is not None and outcome.cannot_write is not None:
+                    raise CannotWriteError(one_line(outcome.cannot_write, LONGEST))
+            if len(ended) < len(submissions):
                 time.sleep(PATIENCE)
                 continue
-            for order, numbers, reason, final in _missed(submissions, left):
+            for order, numbers, reason, final in _missed(results, submissions, left):
                 if final or tries == ATTEMPTS:
                     often = "" if final else f" (in each of {ATTEMPTS} attempts)"
                     account.failed(order, numbers, reason + often)
                     for number in numbers:
                         del left[order.name, number]
-            write_submissions(account.study.folder, [])
+            write_submissions(results, [])
             if not left:
                 return
             tries += 1
@@ -155,25 +175,28 @@ class SlurmEngine:
 
 def _under_way(results: Path) -> set[tuple[str, int]]:
     """The shards of jobs that were submitted earlier and have not ended; those that have are forgotten."""
-    living = [one for one in read_submissions(results) if not one.has_ended()]
+    living = [one for one in read_submissions(results) if not one.has_ended(results)]
     write_submissions(results, living)
     return {(one.checkpoint, number) for one in living for number in one.shards}
 
 
 def _missed(
-    submissions: Sequence[Submission], left: Mapping[tuple[str, int], Order]
+    results: Path, submissions: Sequence[Submission], left: Mapping[tuple[str, int], Order]
 ) -> Iterator[tuple[Order, list[int], str, bool]]:
     """The shards that jobs ended without: whose, which, why, and whether the same would come again."""
     for submission in submissions:
         numbers = [number for number in submission.shards if (submission.checkpoint, number) in left]
         if not numbers:
             continue
-        order, failures = left[submission.checkpoint, numbers[0]], submission.failures()
-        if isinstance(failures, str):
-            yield order, numbers, failures, False
-            continue
-        for reason in dict.fromkeys(failures.values()):
-            yield order, [number for number in numbers if failures.get(number) == reason], reason, True
+        order, outcome = left[submission.checkpoint, numbers[0]], submission.outcome(results)
+        failures = {} if outcome is None else outcome.failures
+        for reason in dict.fromkeys(failures[number] for number in numbers if number in failures):
+            told = [number for number in numbers if failures.get(number) == reason]
+            yield order, told, one_line(reason, LONGEST), True
+        silent = [number for number in numbers if number not in failures]
+        if silent:
+            log = f"its log is in {submissions_folder(results)}"
+            yield order, silent, f"its job {submission.job} ended without it ({log})", False
 
 
 def _options(placement: Placement) -> dict[str, Any]:
@@ -186,9 +209,11 @@ def _options(placement: Placement) -> dict[str, Any]:
 
 def work_off(order: Order, pieces: Sequence[Piece], results: Path) -> None:
     """What a job does: compute shards of one checkpoint, and write down those that cannot be, each with a sentence."""
-    failures = _worked_off(order, pieces, results)
-    job = need_submitit().JobEnvironment().job_id
-    write_bytes(failures_path(results, job), sealed_json({"failures": failures}))
+    try:
+        outcome = Outcome(failures=_worked_off(order, pieces, results))
+    except CannotWriteError as error:
+        outcome = Outcome(cannot_write=str(error))
+    write_note(outcome_path(results, need_submitit().JobEnvironment().job_id), outcome)
 
 
 def _worked_off(order: Order, pieces: Sequence[Piece], results: Path) -> dict[int, str]:
@@ -204,6 +229,8 @@ def _worked_off(order: Order, pieces: Sequence[Piece], results: Path) -> dict[in
         hand = Hand()
         try:
             facts = hand.open(order)
+        except CannotWriteError:
+            raise
         except RopewalkError as error:
             return {piece.number: str(error) for piece in pieces}
         if facts is not None:
@@ -212,6 +239,8 @@ def _worked_off(order: Order, pieces: Sequence[Piece], results: Path) -> dict[in
             note.begin(order.name, piece.number)
             try:
                 hand.write(piece, lambda _: None)
+            except CannotWriteError:
+                raise
             except RopewalkError as error:
                 failures[piece.number] = str(error)
             note.end(order.name, piece.number)

@@ -2,15 +2,15 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from ropewalk.errors import RopewalkError
-from ropewalk.files import write_bytes
-from ropewalk.seals import read_sealed_json, sealed_json
+from ropewalk.notes import Moment, Note, Number, read_note, write_note
 from ropewalk.text import install_extra
 
 FOLDER, LIST = "slurm", "submitted.json"
@@ -20,51 +20,48 @@ FORGOTTEN = 86400.0
 """Seconds after its time limit when a job of which SLURM knows nothing is taken for ended."""
 
 
-@dataclass(frozen=True)
-class Submission:
+class Submission(Note):
     """One job: its number, where it runs (`slurm`, or `here`), its shards, since when, and its time limit."""
 
-    job: str
-    cluster: str
+    job: Annotated[str, Field(pattern=r"^[0-9]{1,18}(_[0-9]{1,9})?$")]
+    cluster: Literal["slurm", "here"]
     checkpoint: str
-    shards: Sequence[int]
-    since: float
-    minutes: int
-    results: str
+    shards: tuple[Number, ...]
+    since: Moment
+    minutes: Number
 
-    @property
-    def folder(self) -> Path:
-        """Where submitit keeps what belongs to the job."""
-        return submissions_folder(Path(self.results))
-
-    def has_ended(self) -> bool:
+    def has_ended(self, results: Path) -> bool:
         """Whether nothing more comes of the job."""
         if self.cluster == "here":
             try:
-                os.kill(int(self.job), 0)
-            except ProcessLookupError:
+                os.kill(int(self.job.split("_")[0]), 0)
+            except (ProcessLookupError, OverflowError):
                 return True
+            except PermissionError:
+                return False
             return False
-        job = self._job()
-        if job.watcher.get_state(self.job, mode="force") == "UNKNOWN":
+        watcher = need_submitit().SlurmJob(folder=submissions_folder(results), job_id=self.job).watcher
+        if watcher.get_state(self.job, mode="force") == "UNKNOWN":
             return time.time() - self.since > 60 * self.minutes + FORGOTTEN
-        return bool(job.watcher.is_done(self.job, mode="cache"))
+        return bool(watcher.is_done(self.job, mode="cache"))
 
-    def failures(self) -> Mapping[int, str] | str:
-        """Of a job that has ended: the shards that cannot be computed, or why it did not get that far.
+    def outcome(self, results: Path) -> "Outcome | None":
+        """What the job told when it ended; None if it did not get that far.
 
-        From what the job wrote as JSON: what submitit keeps of results is pickled, and a results folder may come from
-        a stranger.
+        It is JSON: what submitit keeps of results is pickled, and a results folder may come from a stranger.
         """
-        data = read_sealed_json(failures_path(Path(self.results), self.job))
-        if data is None:
-            return f"its job {self.job} ended without it (its log is in {self.folder})"
-        return {int(number): str(sentence) for number, sentence in data["failures"].items()}
+        return read_note(outcome_path(results, self.job), Outcome)
 
-    def _job(self) -> Any:
-        submitit = need_submitit()
-        kind = submitit.LocalJob if self.cluster == "here" else submitit.SlurmJob
-        return kind(folder=self.folder, job_id=self.job)
+
+class Outcome(Note):
+    """What a job tells at its end: the shards that cannot be computed, or that nothing could be written any more."""
+
+    failures: dict[int, str] = Field(default_factory=dict)
+    cannot_write: str | None = None
+
+
+class _Submissions(Note):
+    jobs: tuple[Submission, ...]
 
 
 def need_submitit() -> Any:
@@ -81,22 +78,21 @@ def submissions_folder(results: Path) -> Path:
     return results.absolute() / FOLDER
 
 
-def failures_path(results: Path, job: str) -> Path:
-    """Where a job writes the shards that it could not compute."""
-    return submissions_folder(results) / f"{job}_failures.json"
+def outcome_path(results: Path, job: str) -> Path:
+    """Where a job tells how it ended."""
+    return submissions_folder(results) / f"{job}_outcome.json"
 
 
 def read_submissions(results: Path) -> list[Submission]:
     """The jobs that were submitted for a results folder and not forgotten yet."""
-    data = read_sealed_json(submissions_folder(results) / LIST)
-    return [] if data is None else [Submission(**one, results=str(results)) for one in data["jobs"]]
+    known = read_note(submissions_folder(results) / LIST, _Submissions)
+    return [] if known is None else list(known.jobs)
 
 
 def write_submissions(results: Path, submissions: Sequence[Submission]) -> None:
     """Keep the list of jobs; with none left, everything that belongs to jobs goes."""
     folder = submissions_folder(results)
     if submissions:
-        jobs = [{name: value for name, value in asdict(one).items() if name != "results"} for one in submissions]
-        write_bytes(folder / LIST, sealed_json({"jobs": jobs}))
+        write_note(folder / LIST, _Submissions(jobs=tuple(submissions)))
     elif folder.is_dir():
         rmtree(folder, ignore_errors=True)
