@@ -1,8 +1,14 @@
-"""From shards on disk to tables: milliseconds a head at head_dim 128, standard errors included.
+"""From what a capture left on disk to tables: this project's shards, and the same vectors in Parquet with other tools.
 
-From moments alone, in alternating rounds: the plain eigendecomposition of one scatter a head on one core, `qk.csv` on
-the pooled axis with its errors, and all tables that moments give, the latter two on all cores. Then all tables from all
-statistics, with 2,048 kept vectors a head and kind: PCA, rotation, frame, profile, behaviour and plasticity.
+300 heads, head_dim 128, 8,192 vectors of each head and kind, in alternating rounds:
+
+- the plain eigendecomposition of one scatter a head, on one core: the floor;
+- `qk.csv` on the pooled axis with its errors, from shards, and all tables that moments give, on all cores;
+- what published scripts do: per head, read the Parquet files of its queries and keys, scikit-learn's PCA of both,
+  SciPy's pearsonr of each component with position; no errors;
+- the same with IncrementalPCA, which holds a part of the vectors at a time.
+
+Then all tables from all statistics, with 2,048 kept vectors a head and kind.
 
     python benchmarks/analysis.py [--heads 300] [--shards 8] [--kept 2048] [--rounds 5]
 """
@@ -10,15 +16,19 @@ statistics, with 2,048 kept vectors a head and kind: PCA, rotation, frame, profi
 import argparse
 import os
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from measuring import alternate, keep, peak_above, seconds
+from numpy.typing import NDArray
+from scipy.stats import pearsonr
+from sklearn.decomposition import PCA, IncrementalPCA
 from threadpoolctl import threadpool_limits
 
 from ropewalk.capture.shards import Provenance, capture_folder
@@ -26,7 +36,7 @@ from ropewalk.capture.stored import MemoryCapture, StoredCapture, write_capture
 from ropewalk.geometry.axes import Grouped, Side, components, signal
 from ropewalk.geometry.jackknife import jackknife_error
 from ropewalk.geometry.moments import Moments
-from ropewalk.models.layout import AttentionLayer, Layout
+from ropewalk.models.layout import AttentionLayer, Head, Layout
 from ropewalk.record import write_record
 from ropewalk.results import analyze
 from ropewalk.seals import is_intact
@@ -37,7 +47,8 @@ from ropewalk.study import Capture
 from ropewalk.studyfile import check_study
 from ropewalk.tables import write_csv
 
-LAYERS, HEADS, KEYS, D, TOKENS = 36, 16, 4, 128, 1024
+LAYERS, HEADS, KEYS, D, TOKENS, COMPONENTS = 36, 16, 4, 128, 1024, 10
+FLOOR = "one eigendecomposition a head, one core"
 
 
 def vectors(generator: np.random.Generator, seed: int, heads: int) -> Any:
@@ -50,7 +61,7 @@ def vectors(generator: np.random.Generator, seed: int, heads: int) -> Any:
 
 
 def write_results(results: Path, heads: int, shards: int) -> None:
-    """A results folder with one checkpoint of SmolLM3-3B's shape."""
+    """A results folder with one checkpoint of SmolLM3-3B's shape, and below `vectors` all its vectors in Parquet."""
     data = {"name": "bench", "checkpoints": [{"repo": "o/n", "name": "one", "context": TOKENS}]}
     study = check_study(data, "the benchmark")
     layers = tuple(AttentionLayer(i, i, HEADS, KEYS, D, 1.0, None) for i in range(LAYERS))
@@ -58,25 +69,84 @@ def write_results(results: Path, heads: int, shards: int) -> None:
     chosen = layout.heads(heads)
     generator = np.random.default_rng(0)
     positions = np.arange(TOKENS, dtype=float)
-    parts = []
-    for _ in range(shards):
-        sums = {}
-        for own in layers_of(layout, chosen):
-            x = {
-                kind: vectors(generator, 2 * own.layer.layer + odd, len(numbers))
-                for odd, (kind, numbers) in enumerate((("q", own.heads), ("k", own.key_heads)))
-            }
-            sums["moments", own.layer.layer] = moment_sums(
+    parts: list[dict[tuple[str, int], Any]] = [{} for _ in range(shards)]
+    # A layer at a time: all vectors of all layers do not have to fit in memory.
+    for own in layers_of(layout, chosen):
+        seen: dict[str, list[NDArray[np.float32]]] = {"q": [], "k": []}
+        for part in parts:
+            for odd, (kind, numbers) in enumerate((("q", own.heads), ("k", own.key_heads))):
+                own_vectors = vectors(generator, 2 * own.layer.layer + odd, len(numbers))
+                seen[kind].append(own_vectors.astype(np.float32))
+            x = {kind: one[-1].astype(np.float64) for kind, one in seen.items()}
+            part["moments", own.layer.layer] = moment_sums(
                 {kind: Moments.of(one, positions) for kind, one in x.items()},
                 {kind: (generator.permutation(positions) - positions) @ one for kind, one in x.items()},
                 {FIRST: {kind: Moments.of(one[:, :FIRST], positions[:FIRST]) for kind, one in x.items()}},
             )
-        parts.append(sums)
+        for kind, numbers in (("q", own.heads), ("k", own.key_heads)):
+            for head, values in zip(numbers, np.concatenate(seen[kind], axis=1), strict=True):
+                write_vectors(parquet(results, own.layer.layer, head, kind), values)
     scope = Scope(context=TOKENS, documents=shards, bucket_size=TOKENS // 16)
     marks = [Provenance("m", str(shard), "s") for shard in range(shards)]
     captured = MemoryCapture(layout, chosen, scope, {"moments": {}}, marks, parts)
     write_capture(capture_folder(results, "one"), captured, "one")
     write_record(results, study, [])
+
+
+def parquet(results: Path, layer: int, head: int, kind: str) -> Path:
+    """Where the vectors of a head are, as existing datasets of queries and keys have it."""
+    return results / "vectors" / f"l{layer:02d}h{head:02d}{kind}" / "data.parquet"
+
+
+def write_vectors(path: Path, values: NDArray[np.float32]) -> None:
+    """Vectors [documents * tokens, d] of one head, document by document, with their positions."""
+    path.parent.mkdir(parents=True)
+    position = np.tile(np.arange(TOKENS), len(values) // TOKENS)
+    example = np.repeat(np.arange(len(values) // TOKENS), TOKENS)
+    table = pa.table(
+        {
+            "bucket": position // (TOKENS // 16),
+            "example_id": example,
+            "position": position,
+            "vector": pa.FixedSizeListArray.from_arrays(values.ravel(), D),
+        }
+    )
+    pq.write_table(table, path, use_dictionary=False)
+
+
+def read_vectors(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Vectors [n, d] of one head and their positions [n]."""
+    table = pq.read_table(path, columns=["position", "vector"])
+    values: NDArray[np.float32] = table["vector"].combine_chunks().flatten().to_numpy()
+    return values.reshape(len(table), D), table["position"].to_numpy()
+
+
+def by_scripts(results: Path, make: Callable[[], Any]) -> pd.DataFrame:
+    """The qk table as scripts make it: head by head, scikit-learn's PCA of its vectors, SciPy's correlations."""
+    captured = StoredCapture(capture_folder(results, "one"), "one")
+    rows = [row for head in captured.heads for row in script_rows(results, head, make())]
+    return pd.DataFrame(rows, columns=["layer", "head", "pc", "explained_variance", "r_q", "r_k"])
+
+
+def script_rows(results: Path, head: Head, pca: Any) -> Iterator[tuple[Any, ...]]:
+    """The rows of one head, oriented as published: r_q is positive."""
+    q, q_position = read_vectors(parquet(results, head.layer, head.head, "q"))
+    k, k_position = read_vectors(parquet(results, head.layer, head.k_head, "k"))
+    pca.fit(np.concatenate([q, k]))
+    along_q, along_k = pca.transform(q), pca.transform(k)
+    for pc, share in enumerate(pca.explained_variance_ratio_):
+        r_q, r_k = pearsonr(along_q[:, pc], q_position)[0], pearsonr(along_k[:, pc], k_position)[0]
+        sign = 1 if r_q >= 0 else -1
+        yield head.layer, head.head, pc, share, sign * r_q, sign * r_k
+
+
+def largest_difference(found: pd.DataFrame, exact: pd.DataFrame) -> float:
+    """The largest difference of |r_q| and |r_k| on PC0 between two tables of the same heads."""
+    key = ["layer", "head", "pc"]
+    both = found.merge(exact[[*key, "r_q", "r_k"]], on=key, suffixes=("", "_exact"))
+    first = both[both["pc"] == 0]
+    assert len(first) == exact[key[:2]].drop_duplicates().shape[0]
+    return float(max((first[r].abs() - first[f"{r}_exact"].abs()).abs().max() for r in ("r_q", "r_k")))
 
 
 def write_everything(results: Path, heads: int, shards: int, kept: int) -> int:
@@ -141,15 +211,8 @@ def pooled_axis(results: Path) -> None:
     write_csv(results / "pooled.csv", pd.concat(tables))
 
 
-def seconds_of(work: Callable[[], object]) -> float:
-    """How long something takes."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
 def main() -> None:
-    """Measure and print."""
+    """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--heads", type=int, default=300)
     parser.add_argument("--shards", type=int, default=Capture().shards)
@@ -168,28 +231,56 @@ def main() -> None:
         write_results(results, options.heads, options.shards)
         shards = sorted(results.rglob("shard-*.safetensors"))
         # Checked once in a process, and apart: how long it takes depends on the bytes of shards and on nothing else.
-        sealing = seconds_of(lambda: [is_intact(path) for path in shards])
+        sealing = seconds(lambda: [is_intact(path) for path in shards])
+        exact = analyze(results).table
+        tables: dict[str, pd.DataFrame] = {}
         works: dict[str, Callable[[], object]] = {
-            "one eigendecomposition a head, one core": decompose,
-            "qk table with errors, pooled axis": lambda: pooled_axis(results),
-            "all tables of moments with errors": lambda: analyze(results),
+            FLOOR: decompose,
+            "ropewalk, qk table with errors": lambda: pooled_axis(results),
+            "ropewalk, all tables of moments with errors": lambda: analyze(results),
+            "scikit-learn PCA, SciPy pearsonr": lambda: tables.update(pca=by_scripts(results, lambda: PCA(COMPONENTS))),
+            "scikit-learn IncrementalPCA, SciPy pearsonr": lambda: tables.update(
+                incremental=by_scripts(results, lambda: IncrementalPCA(COMPONENTS, batch_size=TOKENS))
+            ),
         }
-        rounds = [{name: seconds_of(work) for name, work in works.items()} for _ in range(options.rounds + 1)][1:]
-    floor = next(iter(works))
+        found = alternate({name: lambda work=work: seconds(work) for name, work in works.items()}, options.rounds)  # type: ignore[misc]
+        peaks = {name: peak_above(work) for name, work in works.items()}
+        sizes = {
+            "shards": sum(path.stat().st_size for path in shards),
+            "vectors": sum(path.stat().st_size for path in results.rglob("data.parquet")),
+        }
+        differences = {name: largest_difference(table, exact) for name, table in tables.items()}
     print(f"{options.heads} heads, head_dim {D}, {options.shards} shards, {options.rounds} rounds")
-    for name in works:
-        best = min(one[name] for one in rounds) / options.heads * 1000
-        ratios = [one[name] / one[floor] for one in rounds]
-        spread = f"   ratio {median(ratios):6.2f}  ({min(ratios):.2f} to {max(ratios):.2f})" if name != floor else ""
-        print(f"  {name:<41} {best:6.2f} ms{spread}")
-    print(f"  {'checking the seals of shards':<41} {sealing / options.heads * 1000:6.2f} ms")
-    if not options.kept:
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        kept = write_everything(Path(folder), options.heads, options.shards, options.kept)
-        best = min(seconds_of(lambda: analyze(Path(folder))) for _ in range(3))
-    print(f"all statistics, {kept:,} kept vectors of each head and kind, {options.heads} heads")
-    print(f"  shards to tables with standard errors     {best:.1f} s (at most 30)")
+    for name, series in found.items():
+        ratio = series.over(found[FLOOR])
+        print(
+            f"  {name:<44} {1000 * series.median / options.heads:8.2f} ms a head   "
+            f"{ratio.median:7.2f} ({ratio.least:.2f} to {ratio.most:.2f})   {peaks[name] / 1e6:7.0f} MB"
+        )
+    print(f"  {'checking the seals of shards':<44} {sealing / options.heads * 1000:8.2f} ms a head")
+    for name, difference in differences.items():
+        print(f"  largest difference in r on PC0, {name:<12} {difference:.1e}")
+    everything: list[float] = []
+    if options.kept:
+        with tempfile.TemporaryDirectory() as folder:
+            kept = write_everything(Path(folder), options.heads, options.shards, options.kept)
+            everything = [seconds(lambda: analyze(Path(folder))) for _ in range(options.rounds)]
+        print(f"all statistics, {kept:,} kept vectors of each head and kind, {options.heads} heads")
+        print(f"  shards to tables with standard errors     {np.median(everything):.1f} s (at most 30)")
+    keep(
+        "analysis",
+        {
+            "heads": options.heads,
+            "d": D,
+            "vectors": options.shards * TOKENS,
+            "seconds": {name: list(series.values) for name, series in found.items()},
+            "peaks": peaks,
+            "sizes": sizes,
+            "sealing": sealing,
+            "differences": differences,
+            "everything": everything,
+        },
+    )
 
 
 if __name__ == "__main__":
