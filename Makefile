@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOWEST := .venv-lowest
 KVPRESS := .venv-kvpress
+BENCH := .venv-bench
 PIP := -m pip install --quiet --disable-pip-version-check
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
@@ -89,7 +90,7 @@ browser: ## the headless browser that the report's test opens (Debian)
 	command -v chromium || ($(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq chromium)
 
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) $(LOWEST) $(KVPRESS) build dist results src/*.egg-info .coverage .coverage.*
+	rm -rf $(VENV) $(LOWEST) $(KVPRESS) $(BENCH) build dist results src/*.egg-info .coverage .coverage.*
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 # Setuptools first, so that the package is built with the pinned one and not with the newest.
@@ -116,6 +117,11 @@ $(VENV)/.ray: $(VENV)/.dev
 $(KVPRESS)/.test: constraints-kvpress.txt
 	$(PYTHON) -m venv $(KVPRESS)
 	$(KVPRESS)/bin/python $(PIP) --constraint constraints-kvpress.txt kvpress pytest
+	touch $@
+
+$(BENCH)/.run: pyproject.toml constraints-bench.txt | $(BENCH)/bin/python
+	$(BENCH)/bin/python $(PIP) --constraint constraints-bench.txt --no-build-isolation --editable '.[gguf]' \
+		transformer-lens nnsight
 	touch $@
 
 $(LOWEST)/.test: pyproject.toml constraints-lowest.txt | $(LOWEST)/bin/python
