@@ -11,7 +11,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-smollm2 test coverage quick test-lowest kvpress ray faults lint format dist bench bench-memory bench-explorer
+.PHONY: help demo demo-smollm2 test coverage quick test-lowest kvpress ray faults lint format dist bench bench-check bench-memory bench-explorer
 .PHONY: docs browser clean
 
 help: ## list the targets
@@ -75,6 +75,10 @@ bench: $(VENV)/.gguf ## capture overhead and analysis speed, measured side by si
 	$(BIN)/python scripts/fetch_smollm2.py
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/analysis.py
+
+bench-check: $(BENCH)/.run ## do TransformerLens, nnsight and a dump capture the queries and keys that this project does?
+	$(BENCH)/bin/python scripts/fetch_smollm2.py
+	HF_HUB_OFFLINE=1 $(BENCH)/bin/python benchmarks/peers.py --check
 
 bench-memory: $(VENV)/.dev ## memory of a capture against the context, 1K to 128K tokens
 	$(BIN)/python benchmarks/memory.py --statistics moments frame profile behaviour sample buckets
