@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOWEST := .venv-lowest
 KVPRESS := .venv-kvpress
+BENCH := .venv-bench
 PIP := -m pip install --quiet --disable-pip-version-check
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-smollm2 test coverage quick test-lowest kvpress ray faults lint format dist bench bench-memory bench-explorer
+.PHONY: help demo demo-smollm2 test coverage quick test-lowest kvpress ray faults lint format dist bench bench-check bench-memory bench-explorer
 .PHONY: docs browser clean
 
 help: ## list the targets
@@ -75,6 +76,10 @@ bench: $(VENV)/.gguf ## capture overhead and analysis speed, measured side by si
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/analysis.py
 
+bench-check: $(BENCH)/.run ## do TransformerLens, nnsight and a dump capture the queries and keys that this project does?
+	$(BENCH)/bin/python scripts/fetch_smollm2.py
+	HF_HUB_OFFLINE=1 $(BENCH)/bin/python benchmarks/peers.py --check
+
 bench-memory: $(VENV)/.dev ## memory of a capture against the context, 1K to 128K tokens
 	$(BIN)/python benchmarks/memory.py --statistics moments frame profile behaviour sample buckets
 
@@ -89,7 +94,7 @@ browser: ## the headless browser that the report's test opens (Debian)
 	command -v chromium || ($(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq chromium)
 
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) $(LOWEST) $(KVPRESS) build dist results src/*.egg-info .coverage .coverage.*
+	rm -rf $(VENV) $(LOWEST) $(KVPRESS) $(BENCH) build dist results src/*.egg-info .coverage .coverage.*
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 # Setuptools first, so that the package is built with the pinned one and not with the newest.
@@ -116,6 +121,11 @@ $(VENV)/.ray: $(VENV)/.dev
 $(KVPRESS)/.test: constraints-kvpress.txt
 	$(PYTHON) -m venv $(KVPRESS)
 	$(KVPRESS)/bin/python $(PIP) --constraint constraints-kvpress.txt kvpress pytest
+	touch $@
+
+$(BENCH)/.run: pyproject.toml constraints-bench.txt | $(BENCH)/bin/python
+	$(BENCH)/bin/python $(PIP) --constraint constraints-bench.txt --no-build-isolation --editable '.[gguf]' \
+		transformer-lens nnsight
 	touch $@
 
 $(LOWEST)/.test: pyproject.toml constraints-lowest.txt | $(LOWEST)/bin/python

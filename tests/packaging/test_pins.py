@@ -74,8 +74,9 @@ def test_the_lowest_allowed_version_is_the_one_tested_as_lowest(requirement: Req
     assert pins("constraints-lowest.txt")[canonicalize_name(requirement.name)] == lower_bound(requirement)
 
 
-@pytest.mark.parametrize("name", ["constraints.txt", "constraints-lowest.txt", "constraints-kvpress.txt"])
-def test_constraints_are_pins_in_the_order_of_the_alphabet(name: str) -> None:
+@pytest.mark.parametrize("kind", ["", "-lowest", "-kvpress", "-bench"])
+def test_constraints_are_pins_in_the_order_of_the_alphabet(kind: str) -> None:
+    name = f"constraints{kind}.txt"
     lines = [line for line in (ROOT / name).read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     assert len(pins(name)) == len(lines)
     assert lines == sorted(lines, key=lambda line: line.split("==")[0].lower())
