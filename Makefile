@@ -71,10 +71,13 @@ dist: $(VENV)/.dev ## wheel and source archive in dist/, and a look into both
 	$(BIN)/python -m build --quiet --no-isolation
 	DIST=dist $(BIN)/pytest -n 0 tests/packaging/test_dist.py
 
-bench: $(VENV)/.gguf ## capture overhead and analysis speed, measured side by side
-	$(BIN)/python scripts/fetch_smollm2.py
-	$(BIN)/python benchmarks/capture.py
-	$(BIN)/python benchmarks/analysis.py
+bench: $(BENCH)/.run ## beside TransformerLens, nnsight, dumps and scikit-learn: benchmarks/results.md and a plot (two hours, alone on the machine)
+	$(BENCH)/bin/python scripts/fetch_smollm2.py
+	HF_HUB_OFFLINE=1 $(BENCH)/bin/python benchmarks/capture.py
+	$(BENCH)/bin/python benchmarks/analysis.py
+	$(BENCH)/bin/python benchmarks/scale.py
+	$(BENCH)/bin/python benchmarks/start.py
+	$(BENCH)/bin/python benchmarks/results.py
 
 bench-check: $(BENCH)/.run ## do TransformerLens, nnsight and a dump capture the queries and keys that this project does?
 	$(BENCH)/bin/python scripts/fetch_smollm2.py
@@ -124,7 +127,7 @@ $(KVPRESS)/.test: constraints-kvpress.txt
 	touch $@
 
 $(BENCH)/.run: pyproject.toml constraints-bench.txt | $(BENCH)/bin/python
-	$(BENCH)/bin/python $(PIP) --constraint constraints-bench.txt --no-build-isolation --editable '.[gguf]' \
+	$(BENCH)/bin/python $(PIP) --constraint constraints-bench.txt --no-build-isolation --editable '.[gguf,sklearn]' \
 		transformer-lens nnsight
 	touch $@
 

@@ -25,12 +25,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from measuring import alternate, keep, peak_above, seconds
 from numpy.typing import NDArray
 from scipy.stats import pearsonr
 from sklearn.decomposition import PCA, IncrementalPCA
 from threadpoolctl import threadpool_limits
 
+from measuring import alternate, keep, peak_above, seconds
 from ropewalk.capture.shards import Provenance, capture_folder
 from ropewalk.capture.stored import MemoryCapture, StoredCapture, write_capture
 from ropewalk.geometry.axes import Grouped, Side, components, signal
@@ -60,8 +60,8 @@ def vectors(generator: np.random.Generator, seed: int, heads: int) -> Any:
     return (x + drift) @ np.linalg.qr(fixed.normal(size=(D, D)))[0]
 
 
-def write_results(results: Path, heads: int, shards: int) -> None:
-    """A results folder with one checkpoint of SmolLM3-3B's shape, and below `vectors` all its vectors in Parquet."""
+def write_results(results: Path, heads: int, shards: int, dump: bool = True) -> None:
+    """A results folder with one checkpoint of SmolLM3-3B's shape; with `dump`, all its vectors in Parquet as well."""
     data = {"name": "bench", "checkpoints": [{"repo": "o/n", "name": "one", "context": TOKENS}]}
     study = check_study(data, "the benchmark")
     layers = tuple(AttentionLayer(i, i, HEADS, KEYS, D, 1.0, None) for i in range(LAYERS))
@@ -83,7 +83,7 @@ def write_results(results: Path, heads: int, shards: int) -> None:
                 {kind: (generator.permutation(positions) - positions) @ one for kind, one in x.items()},
                 {FIRST: {kind: Moments.of(one[:, :FIRST], positions[:FIRST]) for kind, one in x.items()}},
             )
-        for kind, numbers in (("q", own.heads), ("k", own.key_heads)):
+        for kind, numbers in (("q", own.heads), ("k", own.key_heads)) if dump else ():
             for head, values in zip(numbers, np.concatenate(seen[kind], axis=1), strict=True):
                 write_vectors(parquet(results, own.layer.layer, head, kind), values)
     scope = Scope(context=TOKENS, documents=shards, bucket_size=TOKENS // 16)

@@ -1,76 +1,140 @@
-"""What capturing costs: the plain backbone forward, the capture of moments and of all statistics, on SmolLM2-135M.
+"""What capturing costs: the plain forward pass, this project, and what people would use instead, on SmolLM2-135M.
 
-Runs them in turn, many times, in one process, and prints the ratios of their medians.
+Contenders have a process each, with its model loaded, and take turns. Of each: wall time as a ratio to that of the
+plain pass of the same round, the most resident memory above that of the loaded model, and the bytes it leaves on disk.
 
-    python benchmarks/capture.py [--tokens 2048] [--rounds 7] [--statistics moments frame]
+    python benchmarks/capture.py [--tokens 2048] [--documents 1 4 16] [--rounds 5] [--only plain moments]
 """
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
-from pathlib import Path
+import multiprocessing
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
-import torch
+from contenders import MODEL, random_documents
+from measuring import Series, alternate, keep, peak_above, seconds
+from peers import CONTENDERS
+from ropewalk.text import one_line, size, table
 
-from ropewalk.capture.collector import Collection, collect
-from ropewalk.models.loading import load_model
-from ropewalk.models.probe import read_layout
-from ropewalk.models.rotary import with_rotary
-from ropewalk.models.source import ModelSource
-from ropewalk.statistics.base import Scope
-from ropewalk.statistics.registry import build
-from ropewalk.study import Capture
+PLAIN = "plain"
 
-MODEL = Path(__file__).parent.parent / "build" / "smollm2"
-LIMITS = {("moments", "plain"): 1.05, ("all", "moments"): 1.05, ("all", "plain"): 1.08}
+
+def serve(end: Connection, key: str, documents: int, length: int) -> None:
+    """Prepare a contender, then do what is asked for until the pipe is closed: `time`, or `weigh`."""
+    contender = CONTENDERS[key]()
+    try:
+        contender.prepare(MODEL, random_documents(documents, length))
+        end.send({"name": contender.name, "keeps": contender.keeps})
+        while True:
+            asked = end.recv()
+            taken = seconds(contender.run) if asked == "time" else peak_above(contender.run)
+            answer = taken if asked == "time" else {"peak": taken, "written": contender.written}
+            contender.clear()
+            end.send(answer)
+    except EOFError:
+        return
+    except Exception as error:
+        # A peer that cannot do it is reported as such, with what it says.
+        end.send(RuntimeError(f"{type(error).__name__}: {one_line(error)}"))
+
+
+class Racer:
+    """A contender in its own process."""
+
+    def __init__(self, key: str, documents: int, length: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._end, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs, key, documents, length), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.facts: dict[str, Any] = self._answer()
+
+    def time(self) -> float:
+        """Seconds of one run."""
+        self._end.send("time")
+        return float(self._answer())
+
+    def weigh(self) -> dict[str, int]:
+        """Peak memory and bytes written of one run."""
+        self._end.send("weigh")
+        found: dict[str, int] = self._answer()
+        return found
+
+    def close(self) -> None:
+        """Let the process go."""
+        self._end.close()
+        self._process.join()
+
+    def _answer(self) -> Any:
+        try:
+            answer = self._end.recv()
+        except EOFError:
+            self._process.join()
+            raise RuntimeError(f"its process ended with exit code {self._process.exitcode}") from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def race(keys: Sequence[str], documents: int, length: int, rounds: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """Numbers of all contenders over some documents, and what those said that could not do it."""
+    racers: dict[str, Racer] = {}
+    failed: dict[str, str] = {}
+    for key in keys:
+        try:
+            racers[key] = Racer(key, documents, length)
+            weighed = racers[key].weigh()
+            racers[key].facts |= weighed
+        except RuntimeError as error:
+            failed[key] = str(error)
+            racers.pop(key, None)
+    # The run that was weighed has warmed everything up.
+    found = alternate({key: racer.time for key, racer in racers.items()}, rounds, warmups=0)
+    for racer in racers.values():
+        racer.close()
+    return {key: {**racers[key].facts, "seconds": list(series.values)} for key, series in found.items()}, failed
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """A table of what was measured over some documents."""
+    plain = Series(tuple(found[PLAIN]["seconds"]))
+    rows = []
+    for one in found.values():
+        series = Series(tuple(one["seconds"]))
+        ratio = series.over(plain)
+        rows.append(
+            [
+                one["name"],
+                f"{series.median:.2f} s",
+                f"{ratio.median:.3f} ({ratio.least:.3f} to {ratio.most:.3f})",
+                size(one["peak"]),
+                size(one["written"]),
+            ]
+        )
+    headers = ("", "wall time", "/ plain, round by round", "memory above model", "on disk")
+    return table(headers, rows, right=range(1, 5))
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=2048)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--statistics", nargs="+", default=list(Capture().statistics))
+    parser.add_argument("--documents", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
     options = parser.parse_args()
-    file = next(MODEL.glob("*.gguf"), None)
-    if file is None:
-        raise SystemExit("no model: run `python scripts/fetch_smollm2.py` first")
-    model = load_model(ModelSource(repo=str(MODEL), gguf_file=file.name, dtype="float32", device="cpu"))
-    layout = with_rotary(model, read_layout(model), options.tokens)
-    scope = Scope(context=options.tokens, documents=1, bucket_size=options.tokens // 16)
-    tokens = np.random.default_rng(0).integers(10, 40_000, size=(1, options.tokens)).astype(np.int32)
-    ids = torch.from_numpy(tokens.astype(np.int64))
-    backbone: Any = model.get_decoder()  # type: ignore[operator]
-
-    def plain() -> None:
-        with torch.inference_mode():
-            backbone(input_ids=ids, use_cache=False)
-
-    def capturing(*names: str) -> Callable[[], object]:
-        collection = Collection(layout, layout.heads(), build({name: {} for name in names}), scope)
-        return lambda: collect(model, collection, tokens)
-
-    work = {"plain": plain, "moments": capturing("moments"), "all": capturing(*options.statistics)}
-    seconds: dict[str, list[float]] = {name: [] for name in work}
-    for number in range(options.rounds + 1):
-        for name, one in work.items():
-            start = time.perf_counter()
-            one()
-            # The first round warms up.
-            if number:
-                seconds[name].append(time.perf_counter() - start)
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    print(f"SmolLM2-135M, {options.tokens} tokens, float32, {torch.get_num_threads()} threads, {options.rounds} rounds")
-    print(f"  plain backbone forward                {medians['plain']:.3f} s")
-    print(f"  moments of all {len(layout.heads())} heads              {medians['moments']:.3f} s")
-    print(f"  {', '.join(options.statistics):<37} {medians['all']:.3f} s")
-    for (name, other), limit in LIMITS.items():
-        ratios = [a / b for a, b in zip(seconds[name], seconds[other], strict=True)]
-        spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
-        print(f"  {name} / {other:<28} {medians[name] / medians[other]:.3f}  ({spread}; at most {limit})")
+    keys = list(dict.fromkeys([PLAIN, *options.only]))
+    measured: dict[str, Any] = {}
+    for documents in options.documents:
+        found, failed = race(keys, documents, options.tokens, options.rounds)
+        measured[str(documents)] = {"found": found, "failed": failed}
+        print(f"SmolLM2-135M, {documents} x {options.tokens:,} tokens, float32, {options.rounds} rounds")
+        print("\n".join(f"  {line}" for line in lines(found)))
+        for key, message in failed.items():
+            print(f"  {key} could not: {message}")
+        # After each, so that hours are not lost with the last one.
+        keep("capture", {"tokens": options.tokens, "rounds": options.rounds, "documents": measured})
 
 
 if __name__ == "__main__":

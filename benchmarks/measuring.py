@@ -2,14 +2,22 @@
 
 import ctypes
 import gc
+import json
+import os
+import platform
 import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import psutil
+
+KEPT = Path(__file__).parent.parent / "build" / "bench"
+"""Where benchmarks keep what they measured."""
 
 SAMPLING = 0.005
 """Seconds between two looks at the memory, where the system keeps no high-water mark that can be set back."""
@@ -110,3 +118,30 @@ def _sampled_peak(work: Callable[[], object]) -> int:
         done.set()
         thread.join()
     return int(max(highest, process.memory_info().rss) - before)
+
+
+def keep(name: str, data: Mapping[str, Any]) -> None:
+    """Keep what a benchmark measured, with the machine it ran on, for `benchmarks/results.py`."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    facts = {"machine": machine(), **data}
+    (KEPT / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+def machine() -> dict[str, Any]:
+    """What numbers depend on: the processor, its cores, and versions."""
+    names = ("torch", "transformers", "numpy", "scipy", "scikit-learn", "transformer-lens", "nnsight")
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return {
+        "processor": model,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": {name: found for name in names if (found := _version(name)) is not None},
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

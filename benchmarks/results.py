@@ -1,0 +1,246 @@
+"""Write benchmarks/results.md and its plot from what the benchmarks kept of their last run in build/bench.
+
+python benchmarks/results.py
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from measuring import KEPT, Series
+from ropewalk.figures.style import page, style
+from ropewalk.files import atomic_path, write_text
+from ropewalk.text import count, size
+
+HERE = Path(__file__).parent
+MOMENTS_LIMIT, TABLES_LIMIT, DEMO_LIMIT = 1.01, 1.7, 75.0
+"""What is asked for: moments / plain pass; qk table / one eigendecomposition a head; seconds of the built-in study."""
+Kept = Mapping[str, Any]
+COLOURS = {
+    "plain": "#777777",
+    "moments": "#1f63ad",
+    "all": "#6ba3d6",
+    "transformer_lens": "#c61a27",
+    "nnsight": "#e0841a",
+    "dump": "#5b9e4d",
+}
+
+
+def read(name: str) -> Kept:
+    """What a benchmark kept."""
+    path = KEPT / f"{name}.json"
+    if not path.is_file():
+        raise SystemExit(f"{path.name} is not there: run `make bench`, or benchmarks/{name}.py alone")
+    kept: Kept = json.loads(path.read_text(encoding="utf-8"))
+    return kept
+
+
+def series(row: Kept) -> Series:
+    """Seconds over the rounds."""
+    return Series(tuple(row["seconds"]))
+
+
+def spread(one: Series, digits: int) -> str:
+    """Median, and from the least to the most."""
+    return f"{one.median:.{digits}f} ({one.least:.{digits}f} to {one.most:.{digits}f})"
+
+
+def rows(headers: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; numbers are to the right."""
+    marks = ["---", *["---:"] * (len(headers) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (headers, marks, *body))
+
+
+def capture_section(kept: Kept) -> Iterator[str]:
+    """Capture: each contender over 1, 4 and 16 documents."""
+    yield "## Capture"
+    yield (
+        f"SmolLM2-135M in float32, {kept['tokens']:,} tokens a document, every token of all 270 heads. All run one "
+        f"document at a time, in a process each, taking turns for {count(kept['rounds'], 'round')}. Ratios are to the "
+        "plain forward pass of the backbone in the same round, which is the limit but for stopping early; memory is "
+        "resident memory above that of the loaded model, at the most. That all of them see the same queries and keys "
+        "is checked by `make bench-check`."
+    )
+    for documents, part in kept["documents"].items():
+        found = part["found"]
+        plain = series(found["plain"])
+        body = [
+            [
+                one["name"],
+                f"{series(one).median:.2f} s",
+                spread(series(one).over(plain), 3),
+                size(one["peak"]),
+                size(one["written"]) if one["written"] else "-",
+            ]
+            for one in found.values()
+        ]
+        yield f"### {count(int(documents), 'document')}"
+        yield rows(("", "wall time", "/ plain", "memory", "on disk"), body)
+        for key, message in part["failed"].items():
+            yield f"{key} could not: {message}"
+    first = next(iter(kept["documents"].values()))["found"]
+    if "moments" in first:
+        ratio = series(first["moments"]).over(series(first["plain"])).median
+        kept_or_not = verdict(ratio, MOMENTS_LIMIT)
+        yield f"Moments alone are to cost no more than {MOMENTS_LIMIT} times the plain pass: {kept_or_not}."
+    yield "What is there afterwards: " + "; ".join(f"{one['name']}: {one['keeps']}" for one in first.values()) + "."
+
+
+def verdict(found: float, limit: float) -> str:
+    """Whether a limit is kept."""
+    return f"{found:.3g}, which it does" if found <= limit else f"{found:.3g}, **which it does not**"
+
+
+def analysis_section(kept: Kept) -> Iterator[str]:
+    """Analysis: shards to tables, and scripts over the same vectors."""
+    yield "## Analysis"
+    yield (
+        f"{kept['heads']} heads, head_dim {kept['d']}, {kept['vectors']:,} vectors of each head and kind, from disk to "
+        f"a table. Shards are {size(kept['sizes']['shards'])}, the same vectors in Parquet "
+        f"{size(kept['sizes']['vectors'])}. Ratios are to one eigendecomposition of a scatter a head on one core."
+    )
+    found = {name: Series(tuple(values)) for name, values in kept["seconds"].items()}
+    floor = next(iter(found.values()))
+    body = [
+        [name, f"{one.median:.2f} s", spread(one.over(floor), 2), size(kept["peaks"][name])]
+        for name, one in found.items()
+    ]
+    yield rows(("", "wall time", "/ floor", "memory"), body)
+    first = next(one for name, one in found.items() if "qk table" in name)
+    yield (
+        f"The qk table with errors is to take no more than {TABLES_LIMIT} times the floor: "
+        f"{verdict(first.over(floor).median, TABLES_LIMIT)}. Checking the seals of the shards, once a process: "
+        f"{kept['sealing']:.2f} s. Largest difference in r on PC0 from ours: "
+        + ", ".join(f"{value:.1e} ({name})" for name, value in kept["differences"].items())
+        + "."
+    )
+    if kept["everything"]:
+        yield (
+            f"All tables from all statistics, plasticity of 2,048 kept vectors among them: "
+            f"{spread(Series(tuple(kept['everything'])), 1)} s."
+        )
+
+
+def scale_section(kept: Kept) -> Iterator[str]:
+    """Scale: tokens, documents, heads, a large model, a whole study."""
+    yield "## Scale"
+    titles = {
+        "tokens": ("tokens of one document", "A random SmolLM3 of 4 layers, 8 heads of 32 dimensions; one document."),
+        "documents": ("documents of 1,024 tokens", "The same model."),
+        "large": ("tokens", "SmolLM3-3B's shape (36 layers, 16 and 4 heads of 128), random weights, float32."),
+    }
+    for part, (header, text) in titles.items():
+        if part not in kept:
+            continue
+        yield text
+        body = []
+        for key, row in kept[part].items():
+            plain = series(row["plain"])
+            cells = [f"{plain.median:.2f} s", size(row["plain"]["peak"])]
+            for name in ("moments", "all"):
+                cells += [spread(series(row[name]).over(plain), 3), size(row[name]["peak"])]
+            body.append([f"{int(key):,}", *cells])
+        yield rows((header, "plain pass", "memory", "moments / plain", "memory", "all / plain", "memory"), body)
+    if "analysis" in kept:
+        yield "All tables of moments with errors, from shards; ratios are to one eigendecomposition a head on one core."
+        body = [
+            [
+                key,
+                f"{series(row['all']).median:.2f} s",
+                spread(series(row["all"]).over(series(row["plain"])), 1),
+                size(row["all"]["peak"]),
+            ]
+            for key, row in kept["analysis"].items()
+        ]
+        yield rows(("heads x head_dim", "wall time", "/ floor", "memory"), body)
+    if "study" in kept:
+        whole = kept["study"]
+        extra = whole["moments"] / (whole["forward"] + whole["attention"])
+        yield (
+            "**Computed, not measured**: the published study (`configs/smollm3_training_progress.yaml`, "
+            f"{whole['tokens'] / 1e9:.2f} billion tokens) takes {whole['forward'] / 1e18:.0f} · 10¹⁸ operations in weights "
+            f"and {whole['attention'] / 1e18:.0f} · 10¹⁸ in attention: {whole['hours']:.0f} hours at 40% of an H100's stated "
+            f"bfloat16 speed. Moments add {extra:.1%} to the operations. Results take {size(whole['disk'])} of disk; "
+            f"dumping every vector in half precision would take {size(whole['dump'])}, and the published sample of 16 "
+            f"positions a document {size(whole['sampled'])}."
+        )
+
+
+def start_section(kept: Kept) -> Iterator[str]:
+    """Start: what a user waits for."""
+    yield "## Start"
+    found = {name: Series(tuple(values)) for name, values in kept.items() if name != "machine"}
+    yield rows(("", "seconds"), [[f"`{name}`", spread(one, 2)] for name, one in found.items()])
+    demo = found["ropewalk demo"].median
+    yield f"The built-in study is to take less than {DEMO_LIMIT:.0f} s: {verdict(demo, DEMO_LIMIT)}."
+
+
+@style()
+def draw(capture: Kept, analysis: Kept, scale: Kept) -> Figure:
+    """Wall time and memory of the contenders against documents, analysis, and capture against tokens."""
+    figure = page(7.0, 5.2)
+    axes = figure.subplots(2, 2)
+    counts = [int(number) for number in capture["documents"]]
+    keys = list(next(iter(capture["documents"].values()))["found"])
+    for key in keys:
+        there = [(n, capture["documents"][str(n)]["found"].get(key)) for n in counts]
+        known = [(n, row) for n, row in there if row is not None]
+        ratios = [series(row).over(series(capture["documents"][str(n)]["found"]["plain"])) for n, row in known]
+        options = {"color": COLOURS[key], "marker": "o", "label": known[0][1]["name"]}
+        axes[0, 0].plot([n for n, _ in known], [one.median for one in ratios], **options)
+        axes[0, 1].plot([n for n, _ in known], [row["peak"] / 1e6 for _, row in known], **options)
+    axes[0, 0].set(ylabel="wall time / plain pass", title="capture: time")
+    axes[0, 1].set(ylabel="MB above the loaded model", yscale="log", title="capture: memory")
+    for ax in axes[0]:
+        ax.set(xscale="log", xlabel=f"documents of {capture['tokens']:,} tokens", xticks=counts)
+        ax.set_xticks(counts, [str(one) for one in counts])
+        ax.minorticks_off()
+        ax.grid(axis="y")
+    names = list(analysis["seconds"])
+    medians = [Series(tuple(analysis["seconds"][name])).median for name in names]
+    colours = [
+        COLOURS["moments" if name.startswith("ropewalk") else "plain" if "eigen" in name else "dump"] for name in names
+    ]
+    axes[1, 0].barh(range(len(names)), medians, color=colours)
+    axes[1, 0].set(xlabel="seconds", xscale="log", title=f"analysis of {analysis['heads']} heads")
+    axes[1, 0].set_yticks(range(len(names)), [name.replace(", ", "\n") for name in names])
+    axes[1, 0].invert_yaxis()
+    lengths = [int(length) for length in scale["tokens"]]
+    for key in ("plain", "moments", "all"):
+        peaks = [scale["tokens"][str(length)][key]["peak"] / 1e6 for length in lengths]
+        axes[1, 1].plot(lengths, peaks, color=COLOURS[key], marker="o")
+    axes[1, 1].set(xscale="log", yscale="log", xlabel="tokens of one document", ylabel="MB above the loaded model")
+    axes[1, 1].set_title("memory of a small model's capture")
+    axes[1, 1].set_xticks(lengths, [f"{length // 1024}K" for length in lengths])
+    axes[1, 1].minorticks_off()
+    axes[1, 1].grid(axis="y")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def main() -> None:
+    """Write both."""
+    capture, analysis, scale, start = (read(name) for name in ("capture", "analysis", "scale", "start"))
+    facts = capture["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    sections = [
+        "# Benchmarks",
+        "Written by `make bench` from one run on one machine; every number is a median over rounds in which all take "
+        "turns, with the least and the most in brackets.",
+        f"{facts['processor']}, {facts['cores']} cores, no GPU; Python {facts['python']}, {versions}.",
+        "![Capture against documents, analysis, memory against tokens](results.png)",
+        *capture_section(capture),
+        *analysis_section(analysis),
+        *scale_section(scale),
+        *start_section(start),
+    ]
+    write_text(HERE / "results.md", "\n\n".join(sections) + "\n")
+    with atomic_path(HERE / "results.png") as temporary:
+        draw(capture, analysis, scale).savefig(temporary, format="png", dpi=200)
+
+
+if __name__ == "__main__":
+    main()
