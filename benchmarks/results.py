@@ -161,11 +161,11 @@ def scale_section(kept: Kept) -> Iterator[str]:
         extra = whole["moments"] / (whole["forward"] + whole["attention"])
         yield (
             "**Computed, not measured**: the published study (`configs/smollm3_training_progress.yaml`, "
-            f"{whole['tokens'] / 1e9:.2f} billion tokens) takes {whole['forward'] / 1e18:.0f} · 10¹⁸ operations in weights "
-            f"and {whole['attention'] / 1e18:.0f} · 10¹⁸ in attention: {whole['hours']:.0f} hours at 40% of an H100's stated "
-            f"bfloat16 speed. Moments add {extra:.1%} to the operations. Results take {size(whole['disk'])} of disk; "
-            f"dumping every vector in half precision would take {size(whole['dump'])}, and the published sample of 16 "
-            f"positions a document {size(whole['sampled'])}."
+            f"{whole['tokens'] / 1e9:.2f} billion tokens) takes {whole['forward'] / 1e18:.0f} · 10¹⁸ operations in "
+            f"weights and {whole['attention'] / 1e18:.0f} · 10¹⁸ in attention: {whole['hours']:.0f} hours at 40% of an "
+            f"H100's stated bfloat16 speed. Moments add {extra:.1%} to the operations. Results take "
+            f"{size(whole['disk'])} of disk; dumping every vector in half precision would take {size(whole['dump'])}, "
+            f"and the published sample of 16 positions a document {size(whole['sampled'])}."
         )
 
 
