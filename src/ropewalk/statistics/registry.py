@@ -139,8 +139,12 @@ def build(chosen: Mapping[str, Mapping[str, Any]]) -> list[Statistic]:
 
 def table_names(statistics: Iterable[str]) -> list[str]:
     """Names of the further tables that statistics write; one that is not known here writes none that can be read."""
-    known = [name for name in statistics if name in _registered or name in _offered()]
-    return [table for name in known for table in find(name).tables]
+    return [table for name in statistics if is_known(name) for table in find(name).tables]
+
+
+def is_known(name: str) -> bool:
+    """Whether there is a statistic of this name here."""
+    return name in _registered or name in _offered()
 
 
 def described_columns() -> dict[str, str]:
