@@ -3,11 +3,13 @@
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, StrictInt
 
 from ropewalk.files import write_bytes
 from ropewalk.fingerprint import file_fingerprint
-from ropewalk.seals import read_sealed_json, sealed_json
+from ropewalk.seals import read_note, sealed_json
 
 DIGESTS = "digests.json"
 """In a results folder: the digests of local weights."""
@@ -17,6 +19,17 @@ TICK = 0.05
 
 SECOND = 10**9
 """Nanoseconds of a second: a file system whose times are whole ones is not precise enough."""
+
+
+class _File(BaseModel):
+    state: list[StrictInt]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class _Note(BaseModel):
+    """What `digests.json` holds."""
+
+    files: dict[str, _File]
 
 
 class Digests:
@@ -29,7 +42,8 @@ class Digests:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / DIGESTS
-        self._known: dict[str, Any] = (read_sealed_json(self._path) or {"files": {}})["files"]
+        known = read_note(self._path, _Note)
+        self._known: dict[str, Any] = {} if known is None else known.model_dump()["files"]
         self._new: dict[str, Any] = {}
 
     def __call__(self, path: Path) -> str:

@@ -226,8 +226,8 @@ class OutdatedError(RopewalkError):
 def outdated(path: Path, number: Any) -> OutdatedError:
     """What to say of a file of another format."""
     return OutdatedError(
-        f"{path} has format {cut(repr(number), 40)} and this is ropewalk {__version__} with format {FORMAT}: run the study again with "
-        "another `results`; a table alone can still be drawn: `ropewalk figures FOLDER/qk.csv`"
+        f"{path} has format {cut(repr(number), 40)} and this is ropewalk {__version__} with format {FORMAT}: run the "
+        "study again with another `results`; a table alone can still be drawn: `ropewalk figures FOLDER/qk.csv`"
     )
 
 

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from ropewalk.errors import RopewalkError
 from ropewalk.files import write_bytes
@@ -28,6 +30,7 @@ REACH = 4096
 LEDGER = "seals.json"
 LONGEST = 1000
 """Characters of a name in it."""
+Note = TypeVar("Note", bound=BaseModel)
 _SEAL = re.compile(rb"seal\W{1,16}([0-9a-f]{64})")
 
 
@@ -84,6 +87,15 @@ def read_sealed_json(path: Path) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return {name: value for name, value in data.items() if name != "seal"} if isinstance(data, dict) else None
+
+
+def read_note(path: Path, contents: type[Note]) -> Note | None:
+    """The same, held against what such a file holds: it may come from a stranger, who can write a seal."""
+    data = read_sealed_json(path)
+    try:
+        return None if data is None else contents.model_validate(data)
+    except ValidationError:
+        return None
 
 
 def _is_inside(name: str) -> bool:

@@ -19,11 +19,11 @@ from ropewalk.capture.shards import (
     open_shard,
     shard_path,
 )
-from ropewalk.capture.stored import StoredCapture, stored_captures, tabulated_captures
+from ropewalk.capture.stored import StoredCapture, stored_captures
 from ropewalk.digests import DIGESTS
 from ropewalk.errors import RopewalkError
 from ropewalk.figures.head_collage import COLLAGES
-from ropewalk.freshness import StaleTablesError, picture_folders, pictures_made_from, tables_digest
+from ropewalk.freshness import StaleTablesError, picture_folders, pictures_made_from
 from ropewalk.ownership import MARK, claim, note_page, noted_page, read_owner
 from ropewalk.progress import logger
 from ropewalk.reading import unreadable
@@ -164,7 +164,7 @@ def _tables(folder: Path, record: Record | None) -> Iterator[Check]:
     checks = list(_ledger(folder, "tables"))
     if record is not None and not any(check.state for check in checks):
         try:
-            tables_digest(folder, record.study, tabulated_captures(folder, record.study))
+            load(folder)
         except StaleTablesError:
             checks = [Check(check.path, "tables", OUT_OF_DATE) for check in checks]
         except RopewalkError:

@@ -3,18 +3,26 @@
 from collections.abc import Collection
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from ropewalk.files import alone, write_bytes
 from ropewalk.progress import logger
-from ropewalk.seals import read_sealed_json, sealed_json
+from ropewalk.seals import read_note, sealed_json
 
 FETCHED = "fetched.json"
 """In a results folder, as long as something is to be discarded: names of weight files by commit."""
 
 
+class Fetched(BaseModel):
+    """What the note holds."""
+
+    commits: dict[str, list[str]]
+
+
 def noted(folder: Path) -> dict[str, list[str]]:
     """The files to be discarded, by commit."""
-    commits: dict[str, list[str]] = (read_sealed_json(folder / FETCHED) or {"commits": {}})["commits"]
-    return commits
+    known = read_note(folder / FETCHED, Fetched)
+    return {} if known is None else known.commits
 
 
 def note(folder: Path, commit: str, names: Collection[str]) -> None:
@@ -33,7 +41,7 @@ def forget(folder: Path, commit: str) -> None:
 def clear_damaged(folder: Path) -> None:
     """Remove a note that is not what was written: what it named stays in the cache."""
     path = folder / FETCHED
-    if path.exists() and read_sealed_json(path) is None:
+    if path.exists() and read_note(path, Fetched) is None:
         logger.warning("%s is damaged: weights that were fetched earlier are not discarded", path)
         path.unlink()
 

@@ -1,15 +1,22 @@
 """Hub datasets of documents, held to one commit: a branch moves, and documents must not."""
 
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field
 
 from ropewalk.corpora import Corpus
 from ropewalk.files import write_bytes
 from ropewalk.models.hub import HubUnreachableError, dataset_commit
 from ropewalk.progress import logger
-from ropewalk.seals import read_sealed_json, sealed_json
+from ropewalk.seals import read_note, sealed_json
 
 COMMITS = "commits.json"
 """Beside token files: the commits that datasets stood at."""
+
+
+class _Note(BaseModel):
+    commits: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{40}$")]]
 
 
 def is_on_hub(corpus: Corpus) -> bool:
@@ -25,7 +32,8 @@ def pinned(corpus: Corpus, folder: Path, *, note: bool = True) -> Corpus:
     """
     if not is_on_hub(corpus):
         return corpus
-    known = (read_sealed_json(folder / COMMITS) or {"commits": {}})["commits"]
+    noted = read_note(folder / COMMITS, _Note)
+    known = {} if noted is None else noted.commits
     asked = f"{corpus.repo}@{corpus.revision or 'main'}"
     try:
         commit = dataset_commit(str(corpus.repo), corpus.revision)

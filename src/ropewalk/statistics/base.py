@@ -272,10 +272,7 @@ class Statistic(Part):
         return Readout(values, {name: np.stack([one[name] for one in left_out]) for name in values})
 
     def stored_arrays(self, heads: LayerHeads, scope: Scope, names: Collection[str]) -> Mapping[str, Stored] | None:
-        """What the sums of a layer must be that come from disk and have these names; None where that is not said.
-
-        Shards that hold something else are refused before anything is computed from them.
-        """
+        """What sums of a layer on disk that have these names must be; None, where that is not said, and not checked."""
         del heads, scope, names
         return None
 

@@ -13,7 +13,7 @@ from ropewalk.geometry.moments import Floats
 from ropewalk.geometry.pca import ratio
 from ropewalk.statistics.arrays import Stored, counts
 from ropewalk.statistics.base import FIRST, LayerHeads, Observation, Readout, Scope, Statistic, Sums, left_out
-from ropewalk.statistics.frame import distance_rows
+from ropewalk.statistics.frame import BINS, distance_rows
 from ropewalk.statistics.registry import register
 from ropewalk.statistics.row_plan import COPIES, OF_QUERIES, RowPlan
 from ropewalk.statistics.rows import OF_HEADS, reduce_rows, unpacked
@@ -77,6 +77,7 @@ class Behaviour(Statistic):
     }
     tables: ClassVar = {
         "distance": {
+            **BINS,
             "score": f"measured mean score (scaled q·k) of keys so far back, without the first {FIRST} keys",
             "mass": "attention on keys so far back",
         }

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 BLOCK = 4096
 """Tokens that are worked on at once."""
 PRE = "pre"
+BINS = {"distance": "first distance of the bin, in tokens", "distance_stop": "first distance beyond it"}
+"""Columns of `distance.csv` that tell its rows apart."""
 _OF_PAIRS = {
     "energy": "share of the {noun}' energy E|x|² in the pair",
     "fixed": "share of the {noun}' energy E|x|² that is the pair's constant part |m|²",
@@ -86,8 +88,7 @@ class Frame(Statistic):
             "kernel_im": "imaginary part of it",
         },
         "distance": {
-            "distance": "first distance of the bin, in tokens",
-            "distance_stop": "first distance beyond it",
+            **BINS,
             "kernel": "distance kernel K: the mean score of a key so far back when content averages out",
         },
     }

@@ -152,6 +152,15 @@ def described_columns() -> dict[str, str]:
     return {column: text for name in BUILT_IN for column, text in find(name).columns.items()}
 
 
+def described_tables() -> dict[str, list[str]]:
+    """The further tables of the package's statistics, with the columns that each has whatever was captured."""
+    found: dict[str, list[set[str]]] = {}
+    for statistic in map(find, BUILT_IN):
+        for table, columns in statistic.tables.items():
+            found.setdefault(table, []).append(set(columns))
+    return {table: sorted(set.intersection(*givers)) for table, givers in found.items()}
+
+
 def _offered() -> dict[str, str]:
     installed = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
     return {**installed, **BUILT_IN}
