@@ -76,7 +76,7 @@ def tables_digest(folder: Path, study: Study | None = None, captures: Mapping[st
         if now["study"] != then.get("study"):
             raise StaleTablesError(f"the tables in {folder} are of the study before it was changed", folder)
         for name, shards in now["shards"].items():
-            if then["shards"].get(name) != shards:
+            if ledger.shards.get(name) != shards:
                 raise StaleTablesError(f"the tables in {folder} are of other shards of {name!r} than now", folder)
     return fingerprint(ledger.files)
 

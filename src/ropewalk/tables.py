@@ -181,8 +181,10 @@ def read_other(results: Path, name: str, heads: pd.DataFrame, columns: Sequence[
     """
     file = results / f"{name}.csv"
     table = read_csv(file)
-    required = [*KEY, *(columns or ())]
+    required = [*KEY, "context", *(columns or ())]
     check_table(table, str(file), required, None if columns is not None else KEY[1:])
+    if table["context"].isna().any():
+        raise TableError(f"{file} has rows without a context")
     check_known(table, str(file), heads, "heads.csv")
     return table
 

@@ -1,5 +1,6 @@
 """Tables from strangers, whose ledger fits: one sentence that names the file, and what was made here is made again."""
 
+import io
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from PIL import Image
 
 from helpers.tiny import furnish
 from ropewalk.capture.run import capture_study
 from ropewalk.errors import RopewalkError
+from ropewalk.figures import gallery
 from ropewalk.freshness import StaleTablesError
 from ropewalk.pipeline import up_to_date
 from ropewalk.results import analyze, load
@@ -20,6 +23,9 @@ from ropewalk.seals import Ledger
 from ropewalk.studyfile import load_study
 from ropewalk.verify import OUT_OF_DATE, verify
 
+_picture = io.BytesIO()
+Image.new("RGB", (64, 64)).save(_picture, "PNG")
+PNG = _picture.getvalue()
 Change = Callable[[pd.DataFrame], pd.DataFrame | str]
 
 
@@ -107,6 +113,8 @@ CHANGES: dict[str, tuple[str, Change, str]] = {
         "something else than numbers in the column 'kernel'",
     ),
     "no distances": ("distance.csv", lambda t: t.drop(columns="distance"), "has no column 'distance'"),
+    "no contexts": ("spectrum.csv", lambda t: t.drop(columns="context"), "has no column 'context'"),
+    "contexts of some": ("profiles.csv", first("context", np.nan), "profiles.csv has rows without a context"),
     "profiles of nothing": ("profiles.csv", lambda _: "", "profiles.csv is not a table that can be read"),
     "a map beyond": ("plasticity_map.csv", first("plasticity", np.inf), "'plasticity' that are beyond 1e+30"),
     "replicates without groups": ("replicates.parquet", lambda t: t.drop(columns="left_out"), "no column 'left_out'"),
@@ -145,6 +153,32 @@ def test_tables_that_cannot_be_believed_are_made_again(results: Path, whole: Pat
     assert not up_to_date(results).heads.empty
     assert (results / "heads.csv").read_bytes() == (whole / "heads.csv").read_bytes()
     assert not any(one.state for one in verify(results))
+
+
+@pytest.mark.parametrize("odd", [None, 3, "x", [], ["first"], {"first": [1]}], ids=str)
+def test_a_ledger_that_names_no_shards_is_of_others(odd: Any, results: Path) -> None:
+    ledger = Ledger.read(results)
+    assert ledger is not None
+    Ledger(ledger.files, {**ledger.made_from, "shards": odd}).write(results)
+    with pytest.raises(StaleTablesError, match=r"are of other shards of 'first' than now"):
+        load(results)
+    assert {one.state for one in verify(results) if one.step == "tables"} == {OUT_OF_DATE}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"x" * 100, PNG[:-30], PNG[:16] + b"\0\1" * 4 + PNG[24:], PNG.replace(b"IDAT", b"IDOT")]
+)
+def test_a_picture_of_nonsense_is_drawn_again(content: bytes, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gallery, "FIGURES", tuple(one for one in gallery.FIGURES if one.name == "explained_variance"))
+    loaded = load(results)
+    loaded.write_figures(results / "figures")
+    (picture,) = (results / "figures").glob("*/figure.png")
+    picture.write_bytes(content)
+    ledger = Ledger.read(results / "figures")
+    assert ledger is not None
+    Ledger.of(results / "figures", ledger.files, ledger.made_from).write(results / "figures")
+    (shown,) = loaded.page().pictures
+    assert shown.width > 500
 
 
 def test_a_wavelength_may_have_no_end(results: Path) -> None:

@@ -181,7 +181,7 @@ def tabulated_captures(folder: Path, study: Study) -> dict[str, StoredCapture]:
     One that was never finished is in none.
     """
     ledger = Ledger.read(folder)
-    known = {} if ledger is None else ledger.made_from.get("shards", {})
+    known = {} if ledger is None else ledger.shards
     captures = stored_captures(folder, study)
     return {name: captured for name, captured in captures.items() if captured.is_complete or name in known}
 
