@@ -143,7 +143,7 @@ def read_csv(file: Path) -> pd.DataFrame:
     try:
         with open_regular(file) as opened:
             if other := not_text(opened.read(START)):
-                raise TableError(f"{file} {other}, or")
+                raise RopewalkError(f"{file} {other}, or make it again with `ropewalk analyze`")
             opened.seek(0)
             columns = pd.read_csv(opened, nrows=0).columns
             check_width(columns, str(file))
