@@ -18,8 +18,9 @@ from ropewalk.geometry.taxonomy import category_numbers, classify, concordance, 
 from ropewalk.seals import Ledger
 from ropewalk.statistics.base import Captured, LayerHeads, Readout, Statistic, layers_of
 from ropewalk.statistics.plasticity import KEPT_COLUMNS, SUMS_COLUMNS
-from ropewalk.statistics.registry import build
+from ropewalk.statistics.registry import build, described_tables
 from ropewalk.study import Checkpoint
+from ropewalk.table_checks import check_measured
 from ropewalk.tables import (
     FACTS,
     HEAD_FACTS,
@@ -27,8 +28,8 @@ from ropewalk.tables import (
     REPLICATE_KEY,
     REPLICATES_FILE,
     first_components,
-    read_csv,
     read_heads,
+    read_other,
     read_qk,
     read_replicates,
     write_csv,
@@ -52,17 +53,23 @@ class Tables:
     others: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path, others: Iterable[str] = ()) -> "Tables":
-        """The tables of a results folder, `others` by name as far as they are there; or those of a qk table alone."""
+    def read(cls, path: Path, others: Iterable[str] = (), captures: Mapping[str, Captured] = {}) -> "Tables":
+        """The tables of a results folder, `others` by name as far as they are there; or those of a qk table alone.
+
+        The heads must be ones of the `captures` that are beside them.
+        """
         qk = read_qk(path)
         if path.is_file():
             return cls(qk, first_components(qk), pd.DataFrame())
-        replicates = read_replicates(path)
+        heads = read_heads(path, qk)
+        check_measured(heads, str(path / "heads.csv"), {name: one.heads for name, one in captures.items()})
+        replicates, known = read_replicates(path, heads), described_tables()
+        there = [name for name in sorted(others) if (path / f"{name}.csv").is_file()]
         return cls(
             qk,
-            read_heads(path, qk),
+            heads,
             pd.DataFrame() if replicates is None else replicates,
-            {name: read_csv(path / f"{name}.csv") for name in sorted(others) if (path / f"{name}.csv").is_file()},
+            {name: read_other(path, name, heads, known.get(name)) for name in there},
         )
 
     @classmethod

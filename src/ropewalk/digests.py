@@ -3,11 +3,12 @@
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from ropewalk.files import write_bytes
+from pydantic import Field, StrictInt
+
 from ropewalk.fingerprint import file_fingerprint
-from ropewalk.seals import read_sealed_json, sealed_json
+from ropewalk.notes import Note, read_note, write_note
 
 DIGESTS = "digests.json"
 """In a results folder: the digests of local weights."""
@@ -17,6 +18,15 @@ TICK = 0.05
 
 SECOND = 10**9
 """Nanoseconds of a second: a file system whose times are whole ones is not precise enough."""
+
+
+class _File(Note):
+    state: list[StrictInt]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class _Files(Note):
+    files: dict[str, _File] = Field(default_factory=dict)
 
 
 class Digests:
@@ -29,8 +39,8 @@ class Digests:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / DIGESTS
-        self._known: dict[str, Any] = (read_sealed_json(self._path) or {"files": {}})["files"]
-        self._new: dict[str, Any] = {}
+        self._known = (read_note(self._path, _Files) or _Files()).files
+        self._new: dict[str, _File] = {}
 
     def __call__(self, path: Path) -> str:
         """The digest of a file, from memory where it is as it was."""
@@ -39,19 +49,19 @@ class Digests:
         if os.name != "posix" or before[-1] % SECOND == 0:
             return file_fingerprint(path)
         known = self._new.get(name) or self._known.get(name)
-        if known is not None and known["state"] == before:
-            return str(known["sha256"])
+        if known is not None and known.state == before:
+            return known.sha256
         # One that was written just now could be changed once more within the same tick of the clock.
         time.sleep(min(max(0.0, TICK - (time.time() - before[-1] / SECOND)), TICK))
         digest = file_fingerprint(path)
         if _state(path) == before:
-            self._new[name] = {"state": before, "sha256": digest}
+            self._new[name] = _File(state=before, sha256=digest)
         return digest
 
     def write(self) -> None:
         """Remember what was read since; nothing is written where nothing was."""
         if self._new:
-            write_bytes(self._path, sealed_json({"files": self._known | self._new}))
+            write_note(self._path, _Files(files=self._known | self._new))
 
 
 def _state(path: Path) -> list[int]:

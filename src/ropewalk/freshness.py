@@ -1,6 +1,7 @@
 """Whether tables and pictures on disk are whole, and of what they stand beside: else they are made again."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,6 +11,7 @@ from ropewalk.fingerprint import file_fingerprint, fingerprint
 from ropewalk.geometry.axes import AXES
 from ropewalk.seals import LEDGER, Ledger
 from ropewalk.study import Study
+from ropewalk.table_checks import TableError
 
 PICTURES = "figures"
 """Folder of the pictures in a results folder."""
@@ -27,6 +29,17 @@ class StaleTablesError(RopewalkError):
     def __init__(self, reason: str, folder: Path) -> None:
         super().__init__(f"{reason}: make the tables again with `ropewalk analyze {folder}`")
         self.reason = reason
+
+
+@contextmanager
+def stale_where_wrong(folder: Path, *, made_here: bool) -> Iterator[None]:
+    """Tables that cannot be believed are stale where they were made in their folder: they can be made there again."""
+    try:
+        yield
+    except TableError as error:
+        if not made_here:
+            raise
+        raise StaleTablesError(error.reason, folder) from error
 
 
 class _Capture(Protocol):
@@ -63,7 +76,7 @@ def tables_digest(folder: Path, study: Study | None = None, captures: Mapping[st
         if now["study"] != then.get("study"):
             raise StaleTablesError(f"the tables in {folder} are of the study before it was changed", folder)
         for name, shards in now["shards"].items():
-            if then["shards"].get(name) != shards:
+            if ledger.shards.get(name) != shards:
                 raise StaleTablesError(f"the tables in {folder} are of other shards of {name!r} than now", folder)
     return fingerprint(ledger.files)
 

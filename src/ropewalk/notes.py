@@ -1,4 +1,4 @@
-"""Small sealed files that runs leave for each other in a results folder: each is a model, checked when it is read."""
+"""Notes: small sealed files that runs leave for each other in a results folder. Each is a model, checked when read."""
 
 from pathlib import Path
 from typing import Annotated, TypeVar

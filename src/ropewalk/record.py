@@ -14,7 +14,7 @@ from ropewalk.errors import RopewalkError
 from ropewalk.files import write_bytes
 from ropewalk.seals import BLANK, is_intact, seal
 from ropewalk.study import Study
-from ropewalk.text import spans
+from ropewalk.text import cut, spans
 from ropewalk.versions import DECISIVE, OTHERS, Versions, installed
 from ropewalk.yamlfile import dump_yaml, read_own
 
@@ -226,8 +226,8 @@ class OutdatedError(RopewalkError):
 def outdated(path: Path, number: Any) -> OutdatedError:
     """What to say of a file of another format."""
     return OutdatedError(
-        f"{path} has format {number} and this is ropewalk {__version__} with format {FORMAT}: run the study again with "
-        "another `results`; a table alone can still be drawn: `ropewalk figures FOLDER/qk.csv`"
+        f"{path} has format {cut(repr(number), 40)} and this is ropewalk {__version__} with format {FORMAT}: run the "
+        "study again with another `results`; a table alone can still be drawn: `ropewalk figures FOLDER/qk.csv`"
     )
 
 

@@ -17,7 +17,7 @@ from ropewalk.export.source import Source
 from ropewalk.figures import head_collage
 from ropewalk.figures.gallery import FIGURES, find, study_options, write_figures
 from ropewalk.fingerprint import file_fingerprint
-from ropewalk.freshness import fresh_pictures, pictures_made_from, tables_digest, tables_made_from
+from ropewalk.freshness import fresh_pictures, pictures_made_from, stale_where_wrong, tables_digest, tables_made_from
 from ropewalk.head import HeadDetail, head_detail
 from ropewalk.hubfiles import local_results
 from ropewalk.models.layout import Layout
@@ -268,7 +268,9 @@ def load(path: Path | str) -> Results:
     # A folder without tables says so for itself.
     study = None if record is None else record.study
     digest = tables_digest(path, study, captures) if (path / "qk.csv").exists() else None
-    return Results(Tables.read(path, others), captures, record=record, folder=path, digest=digest)
+    with stale_where_wrong(path, made_here=record is not None):
+        tables = Tables.read(path, others, captures)
+    return Results(tables, captures, record=record, folder=path, digest=digest)
 
 
 def analyze(folder: Path | str) -> Results:

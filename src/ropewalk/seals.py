@@ -103,6 +103,12 @@ class Ledger:
     files: Mapping[str, str | None]
     made_from: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def shards(self) -> Mapping[str, Any]:
+        """The shards that tables were made from, by checkpoint, as far as it says."""
+        known = self.made_from.get("shards")
+        return known if isinstance(known, dict) else {}
+
     @classmethod
     def read(cls, folder: Path) -> "Ledger | None":
         """The ledger of a folder; None where there is none, or a damaged one."""

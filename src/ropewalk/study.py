@@ -21,6 +21,7 @@ LONGEST_NAME = 1000
 """Characters of a name: it stands in every row of the tables."""
 LONGEST_CONTEXT = 2**24
 """Tokens of a document: more than any model reads, and arrays of this length still fit."""
+MOST_COMPONENTS = 10_000
 MOST_CHECKPOINTS, MOST_HEADS = 10_000, 10_000_000
 """Of a study; heads over all layers of a model."""
 LARGEST_SEED = 2**63 - 1
@@ -97,7 +98,7 @@ class Capture(Part):
         8, gt=0, le=100_000, description="Groups of documents: what a killed run repeats, and what errors come from."
     )
     batch_tokens: int = Field(4096, gt=0, le=10**9, description="Tokens of one forward pass; at least one document.")
-    components: int = Field(10, gt=0, le=10_000, description="Principal components in the table.")
+    components: int = Field(10, gt=0, le=MOST_COMPONENTS, description="Principal components in the table.")
 
     @field_validator("statistics", mode="before")
     @classmethod

@@ -1,16 +1,29 @@
 """The tables on disk: their columns and what they hold, writing them, and reading them back with the mistakes named."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ropewalk.errors import RopewalkError
 from ropewalk.files import atomic_path
 from ropewalk.geometry.axes import AXES
 from ropewalk.reading import START, not_text, open_regular, unreadable
+from ropewalk.table_checks import (
+    KEY,
+    MOST_NUMBERS,
+    NAMES,
+    TableError,
+    check_known,
+    check_replicates,
+    check_rows,
+    check_table,
+    check_width,
+)
 from ropewalk.text import one_line
 
 FACTS: Mapping[str, str] = {
@@ -95,7 +108,7 @@ REPLICATE_COLUMNS = [*REPLICATE_KEY, *QK_VALUES]
 """What a summary needs of replicates."""
 
 REQUIRED = ["checkpoint", "layer", "head", "pc", "explained_variance", "r_q", "r_k"]
-TEXT = {"checkpoint": str, "phase": str, "label": str, "family": str, "untrained": str}
+TEXT = dict.fromkeys(NAMES, str)
 GAPS = ["", "NA", "N/A", "NaN", "nan", "null", "None", "<NA>"]
 """What stands for a missing number in tables from elsewhere; in ours it is nothing."""
 
@@ -133,15 +146,14 @@ def read_csv(file: Path) -> pd.DataFrame:
                 raise RopewalkError(f"{file} {other}, or make it again with `ropewalk analyze`")
             opened.seek(0)
             columns = pd.read_csv(opened, nrows=0).columns
+            check_width(columns, str(file))
             opened.seek(0)
             # A name is text, whatever it reads like: NA, null and nan are gaps in other columns alone.
             gaps = {column: GAPS for column in columns if column not in TEXT}
             # Copied, because columns as they were read lie in as many pieces, which pandas is slow with.
             return pd.read_csv(opened, dtype=TEXT, keep_default_na=False, na_values=gaps).copy()
     except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError, OverflowError) as error:
-        raise RopewalkError(
-            f"{file} is not a table that can be read ({one_line(error, 200)}): make it again with `ropewalk analyze`"
-        ) from error
+        raise TableError(f"{file} is not a table that can be read ({one_line(error, 200)})") from error
     except OSError as error:
         raise unreadable(file, error, "check who may read it, and the disk") from error
 
@@ -154,7 +166,27 @@ def read_qk(path: Path | str) -> pd.DataFrame:
     """
     path = Path(path)
     file = path / "qk.csv" if path.is_dir() else path
-    return check_qk(read_csv(file), str(file))
+    table = read_csv(file)
+    if table.empty or not set(REQUIRED) <= set(table):
+        return check_qk(table, str(file))  # which says so
+    # A table from elsewhere may have columns of its own.
+    check_table(table, str(file), REQUIRED, None if path.is_dir() else QK_COLUMNS)
+    check_rows(table, str(file), [*KEY, "pc"])
+    return check_qk(table, str(file))
+
+
+def read_other(results: Path, name: str, heads: pd.DataFrame, columns: Sequence[str] | None) -> pd.DataFrame:
+    """Read a further table of a results folder, which has rows of these heads; None as its `columns` where its
+    statistic is not one of the package, and they are not known.
+    """
+    file = results / f"{name}.csv"
+    table = read_csv(file)
+    required = [*KEY, "context", *(columns or ())]
+    check_table(table, str(file), required, None if columns is not None else KEY[1:])
+    if table["context"].isna().any():
+        raise TableError(f"{file} has rows without a context")
+    check_known(table, str(file), heads, "heads.csv")
+    return table
 
 
 def read_heads(results: Path, table: pd.DataFrame) -> pd.DataFrame:
@@ -162,7 +194,11 @@ def read_heads(results: Path, table: pd.DataFrame) -> pd.DataFrame:
     file = results / "heads.csv"
     if not file.is_file():
         return first_components(table)
-    return _typed(read_csv(file), str(file))
+    heads = read_csv(file)
+    check_table(heads, str(file), [*KEY, *QK_VALUES])
+    check_rows(heads, str(file), KEY)
+    check_known(table, str(results / "qk.csv"), heads, file.name)
+    return _typed(heads, str(file))
 
 
 def check_qk(table: pd.DataFrame, name: str = "the table") -> pd.DataFrame:
@@ -222,12 +258,23 @@ def _is_whole(column: pd.Series) -> bool:
     return pd.api.types.is_numeric_dtype(known) and bool((known.astype(float) % 1 == 0).all())
 
 
-def read_replicates(path: Path | str) -> pd.DataFrame | None:
-    """Read `replicates.parquet` of a results folder; None where there is none (a table from elsewhere)."""
-    file = Path(path) / REPLICATES_FILE
+def read_replicates(results: Path, heads: pd.DataFrame) -> pd.DataFrame | None:
+    """Read `replicates.parquet` of a results folder, which has rows of these heads; None where there is none (a table
+    from elsewhere).
+    """
+    file = results / REPLICATES_FILE
     if not file.is_file():
         return None
     try:
-        return pd.read_parquet(file)
-    except (OSError, ValueError) as error:
-        raise RopewalkError(f"{file} is damaged: make it again with `ropewalk analyze`") from error
+        with pq.ParquetFile(file) as opened:
+            check_width(opened.schema_arrow.names, str(file))
+            held = opened.metadata.num_rows * len(opened.schema_arrow.names)
+            if held > MOST_NUMBERS:
+                raise TableError(f"{file} has {held:,} numbers, and {MOST_NUMBERS:,} are the most")
+            found: pd.DataFrame = opened.read().to_pandas()
+    except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
+        raise TableError(f"{file} is damaged") from error
+    if len(found):
+        check_table(found, str(file), REPLICATE_COLUMNS)
+        check_replicates(found, str(file), heads)
+    return found

@@ -10,12 +10,20 @@ from ropewalk.capture.corpus import check_tokens
 from ropewalk.capture.fetched import FETCHED
 from ropewalk.capture.manifest import MANIFEST
 from ropewalk.capture.pinned import COMMITS
-from ropewalk.capture.shards import SHARDS, capture_folder, is_whole, open_shard, provenance_of, shard_path
-from ropewalk.capture.stored import StoredCapture, stored_captures, tabulated_captures
+from ropewalk.capture.shards import (
+    SHARDS,
+    Provenance,
+    WrongShardError,
+    capture_folder,
+    is_whole,
+    open_shard,
+    shard_path,
+)
+from ropewalk.capture.stored import StoredCapture, stored_captures
 from ropewalk.digests import DIGESTS
 from ropewalk.errors import RopewalkError
 from ropewalk.figures.head_collage import COLLAGES
-from ropewalk.freshness import StaleTablesError, picture_folders, pictures_made_from, tables_digest
+from ropewalk.freshness import StaleTablesError, picture_folders, pictures_made_from
 from ropewalk.ownership import MARK, claim, note_page, noted_page, read_owner
 from ropewalk.progress import logger
 from ropewalk.reading import unreadable
@@ -35,7 +43,8 @@ STEPS = ("mark", "vectors", "capture", "tables", "figures", "report")
 of the record and of shards, and of which nothing else is made."""
 
 OUT_OF_DATE = "out of date"
-OTHER = "of another capture"
+OTHER, WRONG = "of another capture", "not what its manifest says"
+"""States of shards that are as they were written."""
 
 
 @dataclass(frozen=True)
@@ -130,12 +139,23 @@ def _captured(folder: Path) -> Iterator[Check]:
     for number, expected in enumerate(captured.provenances):
         path = shard_path(folder, number)
         state = _state(path, path.is_file() and is_whole(path))
-        if state is None and provenance_of(open_shard(path)) != expected:
-            state = OTHER
+        if state is None:
+            state = _shard_state(captured, number, path, expected)
         yield Check(path, "capture", state)
     kept = folder / VECTORS
     if kept.is_dir():
         yield from _ledger(kept, "vectors", kept_from(captured.provenance))
+
+
+def _shard_state(captured: StoredCapture, number: int, path: Path, expected: Provenance) -> str | None:
+    """What is wrong with a shard whose seal is right."""
+    try:
+        if open_shard(path).provenance != expected:
+            return OTHER
+        captured.check_shard(number)
+    except WrongShardError:
+        return WRONG
+    return None
 
 
 def _tables(folder: Path, record: Record | None) -> Iterator[Check]:
@@ -144,7 +164,7 @@ def _tables(folder: Path, record: Record | None) -> Iterator[Check]:
     checks = list(_ledger(folder, "tables"))
     if record is not None and not any(check.state for check in checks):
         try:
-            tables_digest(folder, record.study, tabulated_captures(folder, record.study))
+            load(folder)
         except StaleTablesError:
             checks = [Check(check.path, "tables", OUT_OF_DATE) for check in checks]
         except RopewalkError:
@@ -207,8 +227,8 @@ def repair(folder: Path, checks: list[Check]) -> None:
         from ropewalk.capture.run import capture_study
 
         for check in checks:
-            if check.state == OTHER:
-                _set_aside(check.path)
+            if check.state in (OTHER, WRONG):
+                _set_aside(check.path, check.state)
         capture_study(_study(folder), adopt=True)
     else:
         # Neither needs the model, which may not be at hand any more.
@@ -234,13 +254,13 @@ def repair(folder: Path, checks: list[Check]) -> None:
         results.report(folder)
 
 
-def _set_aside(path: Path) -> None:
+def _set_aside(path: Path, state: str) -> None:
     """Move a shard that is whole, and not of this capture, out of the way: it is somebody's work."""
     number = 1
     while (aside := path.with_name(f"{path.name}.other-{number}")).exists():
         number += 1
     path.rename(aside)
-    logger.warning("%s is of another capture: it is kept as %s", path, aside.name)
+    logger.warning("%s is %s: it is kept as %s", path, state, aside.name)
 
 
 def _publish(folder: Path) -> None:

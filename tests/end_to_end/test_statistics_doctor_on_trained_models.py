@@ -14,7 +14,7 @@ import ropewalk
 from helpers import planting
 from helpers.exporting import Case
 from helpers.planting import SUMS, Arrays, Subject
-from ropewalk.capture.corpus import encode
+from ropewalk.capture.encoding import encode
 from ropewalk.capture.texts import texts
 from ropewalk.corpora import Corpus
 from ropewalk.models.loading import load_model, load_tokenizer

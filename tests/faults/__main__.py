@@ -15,6 +15,7 @@ from faults.disks import disks
 from faults.flips import flips
 from faults.inputs import inputs
 from faults.kills import kills
+from faults.strangers import strangers
 from faults.together import together
 from faults.workers import workers
 from faults.workshop import Budget, Tally, Workshop, warm_up
@@ -35,6 +36,7 @@ FAULTS: dict[str, tuple[Fault, int, float, str]] = {
         6,
         "a bit of a file in a results folder is flipped, or the file is cut short, replaced, gone",
     ),
+    "strangers": (strangers, 600, 4, "a file of a results folder is nonsense with a right seal"),
     "disks": (disks, 20, 1, "a run on a disk that is too small"),
     "together": (together, 20, 1, "two or three runs of one study at once, some of them killed"),
     "inputs": (inputs, 3000, 6, "a study, model, tokenizer, corpus, dataset, folder, table or command that is wrong"),

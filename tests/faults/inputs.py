@@ -54,7 +54,7 @@ def _try(workshop: Workshop, template: Path, case: Case) -> tuple[str, list[str]
     problems: list[str] = []
     if runs_study(case.words):
         planned = workshop.command(folder, *case.words, "--dry-run")
-        problems += [f"dry run: {problem}" for problem in _unkind(planned)]
+        problems += [f"dry run: {problem}" for problem in unkind(planned)]
         if _everything(folder) != before:
             problems.append("the dry run wrote something")
         ended = workshop.command(folder, *case.words)
@@ -66,13 +66,13 @@ def _try(workshop: Workshop, template: Path, case: Case) -> tuple[str, list[str]
             problems.append("it is refused, and something was written")
     else:
         ended = workshop.command(folder, *case.words)
-    problems += _unkind(ended)
+    problems += unkind(ended)
     problems += _destroyed(folder, before, case)
     shutil.rmtree(folder)
     return ("accepted" if ended.code == 0 else "refused"), problems
 
 
-def _unkind(ended: Ended) -> list[str]:
+def unkind(ended: Ended) -> list[str]:
     """What is wrong with how a command ended: it must be well, or with a sentence."""
     if ended.code == 0:
         return []

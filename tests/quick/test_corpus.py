@@ -21,7 +21,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from helpers.tiny import make_texts
-from ropewalk.capture.corpus import encode, expect, prepare
+from ropewalk.capture.corpus import expect, prepare
+from ropewalk.capture.encoding import encode
 from ropewalk.capture.texts import check_corpus, find_files, stdlib_files, texts, texts_of
 from ropewalk.corpora import Corpus
 from ropewalk.errors import RopewalkError

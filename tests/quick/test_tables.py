@@ -50,7 +50,7 @@ def test_missing_columns_rows_and_files_are_named(tmp_path: Path) -> None:
 
 
 def test_damaged_replicates_are_said_and_absent_ones_are_none(tmp_path: Path) -> None:
-    assert read_replicates(tmp_path) is None
+    assert read_replicates(tmp_path, table()) is None
     (tmp_path / "replicates.parquet").write_text("not parquet")
     with pytest.raises(RopewalkError, match=r"replicates.parquet is damaged: make it again"):
-        read_replicates(tmp_path)
+        read_replicates(tmp_path, table())

@@ -1,32 +1,30 @@
 """Documents: the tokens of texts, cut to exactly one length."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from pydantic import Field, StrictInt
 
+from ropewalk.capture.encoding import Tokens, encode
 from ropewalk.capture.pinned import is_on_hub, pinned
 from ropewalk.capture.texts import find_files, texts, texts_of
 from ropewalk.corpora import Corpus
 from ropewalk.errors import RopewalkError
 from ropewalk.files import atomic_path, write_bytes
 from ropewalk.fingerprint import file_fingerprint, fingerprint
+from ropewalk.notes import Note, read_note
 from ropewalk.progress import logger
-from ropewalk.reading import named
-from ropewalk.seals import read_sealed_json, sealed_json
-from ropewalk.text import count, one_line
-
-CHARACTERS_PER_TOKEN = 12
-"""More than any tokenizer averages: so much text is tried first, and the whole only if it was not enough."""
+from ropewalk.seals import sealed_json
+from ropewalk.text import count
 
 FORMAT = 2
 """Number of the layout of token files and their records."""
 
-Tokens = NDArray[np.int32]
+_Count = Annotated[StrictInt, Field(ge=0, lt=2**63)]
 
 
 @dataclass(frozen=True)
@@ -64,17 +62,49 @@ class Documents:
         )
 
 
-def prepare(corpus: Corpus, tokenizer: Any, length: int, folder: Path) -> Documents:
+class _Counts(Note):
+    documents: _Count
+    length: _Count
+    left_out: _Count
+    empty: _Count
+    largest: _Count
+    dataset: str | None = None
+
+
+class _Read(Note):
+    files: list[str]
+    to_the_end: bool = Field(alias="to the end")
+
+
+class _TokenRecord(Note):
+    """What the record of tokens holds."""
+
+    documents: _Counts
+    sha256: str
+    read: _Read
+
+    def is_of(self, path: Path) -> bool:
+        """Whether a file is the one that the record is of."""
+        counts = self.documents
+        numbers = counts.documents * counts.length
+        return path.stat().st_size == numbers * np.dtype(np.int32).itemsize and file_fingerprint(path) == self.sha256
+
+
+def prepare(
+    corpus: Corpus, tokenizer: Any, length: int, folder: Path, check: Callable[[int], object] = lambda _: None
+) -> Documents:
     """Tokenize a corpus into documents of exactly `length` tokens, once: the result is kept in `folder`.
 
     Shorter documents are left out (or joined); when there are fewer than asked for, it says so and nothing is kept.
     Tokens are made anew when the files that were read for them hold something else now, when the branch of a hub
-    dataset has moved, and when they are not what was written.
+    dataset has moved, and when they are not what was written. `check` is asked about every new largest token id, and
+    what it raises leaves nothing behind.
     """
     corpus = pinned(corpus, folder)
     record = _record(corpus, tokenizer, length, folder)
     known = _known(record, corpus)
     if known is not None:
+        check(known.largest)
         return known
     reader, path = _Reader(corpus), record.with_suffix(".bin")
     kept = left_out = empty = largest = 0
@@ -85,7 +115,9 @@ def prepare(corpus: Corpus, tokenizer: Any, length: int, folder: Path) -> Docume
                     left_out += 1
                     empty += len(tokens) == 0
                     continue
-                largest = max(largest, int(tokens[:length].max()))
+                if int(tokens[:length].max()) > largest:
+                    largest = int(tokens[:length].max())
+                    check(largest)
                 file.write(tokens[:length].tobytes())
                 kept += 1
                 if kept == corpus.documents:
@@ -106,7 +138,9 @@ def prepare(corpus: Corpus, tokenizer: Any, length: int, folder: Path) -> Docume
     return documents
 
 
-def expect(corpus: Corpus, tokenizer: Any, length: int, folder: Path) -> Documents | None:
+def expect(
+    corpus: Corpus, tokenizer: Any, length: int, folder: Path, check: Callable[[int], object] = lambda _: None
+) -> Documents | None:
     """What `prepare` would find in `folder`, None where it would tokenize; nothing is written.
 
     Of a corpus that is not tokenized yet the first text is read: settings that cannot be right show there.
@@ -115,30 +149,32 @@ def expect(corpus: Corpus, tokenizer: Any, length: int, folder: Path) -> Documen
     known = _known(_record(corpus, tokenizer, length, folder), corpus)
     if known is None:
         next(texts(corpus), None)
+    else:
+        check(known.largest)
     return known
 
 
 def check_tokens(record: Path) -> str | None:
     """What is wrong with a token file, known by the record beside it (`damaged`, `missing`); None if nothing is."""
-    known, path = read_sealed_json(record), record.with_suffix(".bin")
+    known, path = read_note(record, _TokenRecord), record.with_suffix(".bin")
     if not path.exists() or not record.exists():
         return "missing"
-    return None if path.is_file() and known is not None and file_fingerprint(path) == known["sha256"] else "damaged"
+    return None if path.is_file() and known is not None and known.is_of(path) else "damaged"
 
 
 def _known(record: Path, corpus: Corpus) -> Documents | None:
     """The documents that were prepared earlier, if they are whole and still those of the corpus."""
     if not record.is_file():
         return None
-    known, path = read_sealed_json(record), record.with_suffix(".bin")
+    known, path = read_note(record, _TokenRecord), record.with_suffix(".bin")
     if known is None or check_tokens(record) is not None:
         logger.warning("%s is damaged: the documents are tokenized again", record if known is None else path)
         return None
-    files, read = _files(corpus), known["read"]["files"]
-    fits = len(files) == len(read) if known["read"]["to the end"] else len(files) >= len(read)
+    files, read = _files(corpus), known.read.files
+    fits = len(files) == len(read) if known.read.to_the_end else len(files) >= len(read)
     if not fits or any(_digest(file) != digest for file, digest in zip(files, read, strict=False)):
         return None
-    return Documents(path=str(path), **known["documents"])
+    return Documents(path=str(path), **known.documents.model_dump())
 
 
 class _Reader:
@@ -176,35 +212,6 @@ def _digest(path: Path) -> str:
         return file_fingerprint(path)
     except OSError as error:
         raise RopewalkError(f"{path} cannot be read ({error.strerror}): check who may read it, and the disk") from error
-
-
-def encode(tokenizer: Any, text: str, length: int, special_tokens: bool = True) -> Tokens:
-    """Token ids of a text; only as much of a long text as `length` tokens need is read."""
-    head = text[: CHARACTERS_PER_TOKEN * length + 1000]
-    for piece in (head, text):
-        ids = _ids(tokenizer, piece, special_tokens)
-        # The cut may have split a word, so its last few tokens do not count.
-        if len(piece) == len(text) or len(ids) >= length + 16:
-            break
-    return ids
-
-
-def _ids(tokenizer: Any, text: str, special_tokens: bool) -> Tokens:
-    """What a tokenizer makes of a text, or a sentence: it may load and still be damaged."""
-    try:
-        return np.asarray(
-            tokenizer(text, add_special_tokens=special_tokens, verbose=False)["input_ids"], dtype=np.int32
-        )
-    # Each library fails in its own way, that in Rust by a panic, which is no Exception; nothing of this project runs
-    # in here.
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
-            raise
-        where = getattr(tokenizer, "name_or_path", "")
-        raise RopewalkError(
-            f"the tokenizer{f' at {named(where)}' if where else ''} does not read text ({one_line(error, 200)}): fetch "
-            "it again, or name another as `tokenizer`"
-        ) from error
 
 
 def _cut(reader: _Reader, tokenizer: Any, length: int) -> Iterator[Tokens]:

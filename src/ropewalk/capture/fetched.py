@@ -3,18 +3,25 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from ropewalk.files import alone, write_bytes
+from pydantic import Field
+
+from ropewalk.files import alone
+from ropewalk.notes import Note, read_note, write_note
 from ropewalk.progress import logger
-from ropewalk.seals import read_sealed_json, sealed_json
 
 FETCHED = "fetched.json"
 """In a results folder, as long as something is to be discarded: names of weight files by commit."""
 
 
+class Fetched(Note):
+    """Names of files, by commit."""
+
+    commits: dict[str, list[str]] = Field(default_factory=dict)
+
+
 def noted(folder: Path) -> dict[str, list[str]]:
     """The files to be discarded, by commit."""
-    commits: dict[str, list[str]] = (read_sealed_json(folder / FETCHED) or {"commits": {}})["commits"]
-    return commits
+    return (read_note(folder / FETCHED, Fetched) or Fetched()).commits
 
 
 def note(folder: Path, commit: str, names: Collection[str]) -> None:
@@ -33,13 +40,13 @@ def forget(folder: Path, commit: str) -> None:
 def clear_damaged(folder: Path) -> None:
     """Remove a note that is not what was written: what it named stays in the cache."""
     path = folder / FETCHED
-    if path.exists() and read_sealed_json(path) is None:
+    if path.exists() and read_note(path, Fetched) is None:
         logger.warning("%s is damaged: weights that were fetched earlier are not discarded", path)
         path.unlink()
 
 
 def _write(folder: Path, commits: dict[str, list[str]]) -> None:
     if commits:
-        write_bytes(folder / FETCHED, sealed_json({"commits": commits}))
+        write_note(folder / FETCHED, Fetched(commits=commits))
     else:
         (folder / FETCHED).unlink(missing_ok=True)

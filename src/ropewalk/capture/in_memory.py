@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ropewalk.capture.collector import Collection, collect
-from ropewalk.capture.corpus import encode
+from ropewalk.capture.encoding import encode
 from ropewalk.capture.jobs import tokens_fingerprint
 from ropewalk.capture.readiness import Ready
 from ropewalk.capture.settings import choose_heads, scope_of, settings_fingerprint

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +41,7 @@ TOKENS = "tokens"
 """Folder of the token files beside the results."""
 
 Found = TypeVar("Found")
+Check = Callable[[int], object]
 
 
 @dataclass(frozen=True)
@@ -197,31 +199,34 @@ def _with_model(study: Study) -> list[Checkpoint]:
     return [checkpoint for checkpoint in study.checkpoints if checkpoint.source is None]
 
 
-def _documents(study: Study, inputs: Inputs, find: Callable[[Corpus, Any, int, Path], Found]) -> list[Found]:
+def _documents(study: Study, inputs: Inputs, find: Callable[[Corpus, Any, int, Path, Check], Found]) -> list[Found]:
     """The documents of each checkpoint of the inputs; they are found once for each tokenizer, whatever its location."""
     found: dict[str, Found] = {}
-    tokenizers = inputs.tokenizers
+    tokenizers, models = inputs.tokenizers, list(zip(inputs.checkpoints, inputs.configs, strict=True))
     for checkpoint in inputs.checkpoints:
         vocabulary = tokenizers.vocabulary(checkpoint)
         if vocabulary not in found:
             length = tokenizers.length(checkpoint, _with_model(study))
-            found[vocabulary] = find(study.corpus, tokenizers.of(checkpoint), length, study.folder / TOKENS)
+            sharing = [(one, config) for one, config in models if tokenizers.vocabulary(one) == vocabulary]
+            check = partial(_check_vocabulary, sharing)
+            found[vocabulary] = find(study.corpus, tokenizers.of(checkpoint), length, study.folder / TOKENS, check)
     return [found[tokenizers.vocabulary(checkpoint)] for checkpoint in inputs.checkpoints]
 
 
-def _check_vocabulary(checkpoint: Checkpoint, config: Any, documents: Documents) -> None:
-    size = getattr(config.get_text_config(decoder=True), "vocab_size", None)
-    if size is not None and documents.largest >= size:
-        raise RopewalkError(
-            f"the tokenizer of {checkpoint.label!r} gives token {documents.largest} and the model knows {size}: "
-            "they do not belong together; name the model's own as `tokenizer`"
-        )
+def _check_vocabulary(models: Sequence[tuple[Checkpoint, Any]], largest: int) -> None:
+    """Stop at a token id that a model does not know, of those that a tokenizer is for."""
+    for checkpoint, config in models:
+        size = getattr(config.get_text_config(decoder=True), "vocab_size", None)
+        if size is not None and largest >= size:
+            raise RopewalkError(
+                f"the tokenizer of {checkpoint.label!r} gives token {largest} and the model knows {size}: they do not "
+                "belong together; name the model's own as `tokenizer`"
+            )
 
 
 def _job(
     study: Study, inputs: Inputs, checkpoint: Checkpoint, config: Any, documents: Documents, digests: Digests
 ) -> Job:
-    _check_vocabulary(checkpoint, config, documents)
     scope = scope_of(study, checkpoint, documents.documents)
     origin = model_origin(checkpoint, digests)
     return Job(

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, model_validator
 
 from ropewalk._version import __version__
 from ropewalk.capture.settings import described
@@ -15,6 +15,7 @@ from ropewalk.models.layout import Head, Layout
 from ropewalk.record import FORMAT, outdated
 from ropewalk.seals import read_sealed_json, sealed_json
 from ropewalk.statistics.base import Scope, Statistic
+from ropewalk.study import LONGEST_CONTEXT, MOST_COMPONENTS
 from ropewalk.text import cut, slug
 
 if TYPE_CHECKING:
@@ -52,6 +53,29 @@ class _Proof(BaseModel):
     added: float | None = None
 
 
+_Length = Annotated[StrictInt, Field(gt=0, le=LONGEST_CONTEXT)]
+
+
+class _Scope(BaseModel):
+    """Settings of a capture, within what a study can say."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    context: _Length
+    documents: Annotated[StrictInt, Field(gt=0)]
+    bucket_size: _Length
+    seed: StrictInt = 0
+    skip_first: Annotated[StrictInt, Field(ge=0)] = 0
+    components: Annotated[StrictInt, Field(gt=0, le=MOST_COMPONENTS)] = 10
+    common_context: _Length | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "_Scope":
+        if self.skip_first >= self.context:
+            raise ValueError("skip_first leaves nothing of the context")
+        return self
+
+
 class _Contents(BaseModel):
     """What a manifest holds, as far as it is relied on; what only the model tells may be missing of older ones."""
 
@@ -63,7 +87,7 @@ class _Contents(BaseModel):
     tokens_of_shards: Annotated[list[str], Field(min_length=1)]
     model: str
     settings: str
-    scope: dict[str, StrictInt | None]
+    scope: _Scope
     statistics: dict[str, _Chosen]
     heads: Annotated[list[tuple[StrictInt, StrictInt, StrictInt]], Field(min_length=1)]
     dtype: str | None = None

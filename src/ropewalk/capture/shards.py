@@ -4,11 +4,13 @@ import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -36,6 +38,56 @@ class Provenance:
     model: str
     tokens: str | None
     settings: str
+
+
+class WrongShardError(RopewalkError):
+    """A shard that is as it was written, and is not what its manifest says that it is."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path} does not hold the sums that its manifest names ({reason}): move it out of the folder and run "
+            "`ropewalk capture STUDY` again, which computes it anew"
+        )
+
+
+class _Marks(BaseModel):
+    """What a shard says of its making."""
+
+    # `model` begins as names do that the oldest pydantic keeps to itself.
+    model_config = ConfigDict(protected_namespaces=())
+
+    format: Annotated[StrictInt, Field(ge=0, lt=1000)]
+    versions: Versions = {}
+    model: str
+    tokens: str
+    settings: str
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard that is open: what it was made from and with, and its arrays when they are asked for."""
+
+    path: Path
+    file: Any
+    provenance: Provenance
+    versions: Versions
+
+    @cached_property
+    def names(self) -> Mapping[str, Sequence[str]]:
+        """Names of the arrays of each statistic and layer, by what they begin with (see `prefix_of`)."""
+        found: dict[str, list[str]] = {}
+        for name in self.file.keys():  # noqa: SIM118 (it is no mapping)
+            statistic, layer, rest = (*name.split("/", 2), "", "")[:3]
+            found.setdefault(f"{statistic}/{layer}/", []).append(rest)
+        return found
+
+    def read(self, prefix: str) -> Sums:
+        """The arrays whose names begin so, without that beginning."""
+        try:
+            return {name: self.file.get_tensor(f"{prefix}{name}") for name in self.names.get(prefix, ())}
+        # A type that NumPy does not have is any of these, by the version of the library.
+        except (SafetensorError, TypeError, ValueError, AttributeError, KeyError) as error:
+            raise WrongShardError(self.path, f"an array of {prefix} is of no known type") from error
 
 
 def capture_folder(results: Path, slug: str) -> Path:
@@ -111,15 +163,14 @@ def missing_shards(folder: Path, provenances: Mapping[int, Provenance], of: int,
 
 def _other(path: Path, provenance: Provenance) -> str:
     """What of a shard's inputs is not as expected, or nothing."""
-    marks = _read_marks(open_shard(path))
-    expected = asdict(provenance)
+    found, expected = asdict(open_shard(path).provenance), asdict(provenance)
     # Settings first: other heads of a dataset of vectors are other files too.
     for part, what in (
         ("settings", "other capture settings"),
         ("model", "another model or `dtype`"),
         ("tokens", "other documents"),
     ):
-        if expected[part] is not None and marks.get(part) != expected[part]:
+        if expected[part] is not None and found[part] != expected[part]:
             return what
     return ""
 
@@ -139,7 +190,7 @@ def _check_split(folder: Path, shards: int, documents: int | None) -> None:
 def shard_versions(folder: Path) -> dict[int, Versions]:
     """By number, of the shards that are there and whole: the versions of what they were made with, if they say."""
     paths = {int(path.stem.removeprefix("shard-")): path for path in sorted(folder.glob(SHARDS)) if is_whole(path)}
-    return {number: dict(_read_marks(open_shard(path)).get("versions", {})) for number, path in paths.items()}
+    return {number: open_shard(path).versions for number, path in paths.items()}
 
 
 def prefix_of(statistic: str, layer: int) -> str:
@@ -155,14 +206,14 @@ def is_whole(path: Path) -> bool:
         raise RopewalkError(f"{path} cannot be read ({error.strerror}): check who may read it, and the disk") from error
 
 
-def open_shards(paths: Sequence[Path]) -> list[Any]:
+def open_shards(paths: Sequence[Path]) -> list[Shard]:
     """Open shards for reading by name, each checked to be what was written; their arrays are loaded when asked for."""
     # Hashing releases the interpreter.
     with ThreadPoolExecutor() as pool:
         return list(pool.map(open_shard, paths))
 
 
-def open_shard(path: Path) -> Any:
+def open_shard(path: Path) -> Shard:
     """Open one shard; one that is missing, damaged or of another format is an error."""
     if not path.is_file():
         raise RopewalkError(f"{path} is missing: run `ropewalk capture STUDY` again, which computes it")
@@ -172,19 +223,16 @@ def open_shard(path: Path) -> Any:
         file = None
     if file is None:
         raise RopewalkError(f"{path} is damaged: run `ropewalk capture STUDY` again, which computes it anew")
-    number = _read_marks(file).get("format")
-    if number != FORMAT:
-        raise outdated(path, number)
-    return file
+    marks = _read_marks(path, file)
+    if marks.format != FORMAT:
+        raise outdated(path, marks.format)
+    return Shard(path, file, Provenance(marks.model, marks.tokens, marks.settings), marks.versions)
 
 
-def provenance_of(file: Any) -> Provenance:
-    """What an open shard was made from, as it says."""
-    marks = _read_marks(file)
-    return Provenance(*(str(marks.get(name)) for name in ("model", "tokens", "settings")))
-
-
-def _read_marks(file: Any) -> dict[str, Any]:
+def _read_marks(path: Path, file: Any) -> _Marks:
     """Format, versions and fingerprints of an open shard."""
-    marks: dict[str, Any] = json.loads((file.metadata() or {}).get("ropewalk", "{}"))
-    return marks
+    try:
+        return _Marks.model_validate_json((file.metadata() or {}).get("ropewalk", "{}"))
+    except ValidationError as error:
+        # It may come from a stranger, who can write a seal.
+        raise WrongShardError(path, "what it says of its making cannot be read") from error

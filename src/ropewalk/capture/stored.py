@@ -1,6 +1,6 @@
 """A checkpoint's capture as one object: on disk (its manifest now, its sums when asked for), or in memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -9,11 +9,12 @@ from typing import Any
 from ropewalk.capture.manifest import MANIFEST, damaged, manifest_facts, model_facts, read_manifest, write_manifest
 from ropewalk.capture.shards import (
     Provenance,
+    Shard,
     ShardSums,
+    WrongShardError,
     capture_folder,
     open_shards,
     prefix_of,
-    provenance_of,
     shard_path,
     shard_versions,
     write_shard,
@@ -23,11 +24,12 @@ from ropewalk.errors import RopewalkError
 from ropewalk.models.layout import Head, Layout
 from ropewalk.progress import logger
 from ropewalk.seals import Ledger
-from ropewalk.statistics.base import KINDS, LayerHeads, Scope, Sums, layers_of
+from ropewalk.statistics.arrays import unlike_heads, wrong_array
+from ropewalk.statistics.base import KINDS, LayerHeads, Scope, Statistic, Sums, layers_of
 from ropewalk.statistics.moments import MomentSums
-from ropewalk.statistics.registry import build
+from ropewalk.statistics.registry import build, is_known
 from ropewalk.study import Study
-from ropewalk.text import some
+from ropewalk.text import one_line, some
 from ropewalk.versions import Versions, installed
 
 
@@ -73,14 +75,24 @@ class StoredCapture:
 
     def shard(self, number: int) -> ShardSums:
         """All sums of one shard."""
-        layers = [heads.layer.layer for heads in layers_of(self.layout, self.heads)]
-        return {(name, layer): self._read(number, name, layer) for name in self.statistics for layer in layers}
+        return {(name, layer): sums for name, layer, sums in self._sums(self._files[number], self.statistics)}
+
+    def check_shard(self, number: int) -> None:
+        """Stop where a shard is not what the manifest says of it; of statistics that are not known here, its heads."""
+        for _ in self._sums(self._open([number])[0], [name for name in self.statistics if is_known(name)]):
+            pass
 
     def parts(self, statistic: str, heads: LayerHeads) -> list[Sums]:
         """Sums of one statistic and layer, per shard."""
-        for number in range(len(self._files)):
-            self._check_heads(number, heads)
-        return [self._read(number, statistic, heads.layer.layer) for number in range(len(self._files))]
+        for shard in self._files:
+            _check_heads(shard, heads)
+        parts = [self._read(shard, statistic, heads) for shard in self._files]
+        if self._built[statistic].same_names:
+            for shard, part in zip(self._files, parts, strict=True):
+                if part.keys() != parts[0].keys():
+                    which = prefix_of(statistic, heads.layer.layer)
+                    raise WrongShardError(shard.path, f"its arrays {which} are not those of {self._paths[0].name}")
+        return parts
 
     @property
     def is_complete(self) -> bool:
@@ -92,7 +104,13 @@ class StoredCapture:
         return [shard_path(self.folder, number) for number in range(len(self.provenances))]
 
     @cached_property
-    def _files(self) -> list[Any]:
+    def _built(self) -> dict[str, Statistic]:
+        return {
+            one.name: one for one in build({name: self.statistics[name] for name in filter(is_known, self.statistics)})
+        }
+
+    @cached_property
+    def _files(self) -> list[Shard]:
         paths = self._paths
         missing = [path for path in paths if not path.is_file()]
         if missing:
@@ -100,37 +118,42 @@ class StoredCapture:
                 f"{self.label!r} has {len(paths) - len(missing)} of its {len(paths)} shards ({missing[0]} is missing): "
                 "run `ropewalk capture STUDY` again, which computes the others"
             )
-        files = open_shards(paths)
-        for path, file, expected in zip(paths, files, self.provenances, strict=True):
-            if provenance_of(file) != expected:
+        return self._open(range(len(paths)))
+
+    def _open(self, numbers: Sequence[int]) -> list[Shard]:
+        shards = open_shards([self._paths[number] for number in numbers])
+        for number, shard in zip(numbers, shards, strict=True):
+            if shard.provenance != self.provenances[number]:
                 raise RopewalkError(
-                    f"{path} was made from another model, documents or settings than {MANIFEST} beside it names: run "
-                    "`ropewalk capture STUDY` again, which tells them apart"
+                    f"{shard.path} was made from another model, documents or settings than {MANIFEST} beside it "
+                    "names: run `ropewalk capture STUDY` again, which tells them apart"
                 )
-        return files
+        return shards
 
-    @cached_property
-    def _names(self) -> list[list[str]]:
-        return [list(file.keys()) for file in self._files]
+    def _sums(self, shard: Shard, statistics: Iterable[str]) -> Iterator[tuple[str, int, Sums]]:
+        for heads in layers_of(self.layout, self.heads):
+            _check_heads(shard, heads)
+            for name in statistics:
+                yield name, heads.layer.layer, self._read(shard, name, heads)
 
-    def _check_heads(self, number: int, heads: LayerHeads) -> None:
-        prefix = prefix_of("heads", heads.layer.layer)
-        for kind in KINDS:
-            name = f"{prefix}{kind}"
-            found = name in self._names[number] and tuple(self._files[number].get_tensor(name))
-            if found != heads.numbers(kind):
-                raise RopewalkError(
-                    f"{shard_path(self.folder, number)} holds other heads of layer {heads.layer.layer} than its "
-                    "manifest names: move it out of the folder and run `ropewalk capture STUDY` again"
-                )
+    def _read(self, shard: Shard, statistic: str, heads: LayerHeads) -> Sums:
+        prefix = prefix_of(statistic, heads.layer.layer)
+        sums = shard.read(prefix)
+        # A shard may come from a stranger, who can write a seal.
+        expected = self._built[statistic].stored_arrays(heads, self.scope, sums.keys())
+        if expected is None:
+            wrong = unlike_heads(sums, {kind: len(heads.numbers(kind)) for kind in KINDS})
+        else:
+            wrong = wrong_array(sums, expected)
+        if wrong is not None:
+            raise WrongShardError(shard.path, f"in {prefix}, {one_line(wrong, 200)}")
+        return sums
 
-    def _read(self, number: int, statistic: str, layer: int) -> Sums:
-        prefix = prefix_of(statistic, layer)
-        return {
-            name.removeprefix(prefix): self._files[number].get_tensor(name)
-            for name in self._names[number]
-            if name.startswith(prefix)
-        }
+
+def _check_heads(shard: Shard, heads: LayerHeads) -> None:
+    found = shard.read(prefix_of("heads", heads.layer.layer))
+    if any(kind not in found or found[kind].tolist() != list(heads.numbers(kind)) for kind in KINDS):
+        raise WrongShardError(shard.path, f"its heads of layer {heads.layer.layer} are others")
 
 
 def stored_captures(results: Path, study: Study) -> dict[str, StoredCapture]:
@@ -158,7 +181,7 @@ def tabulated_captures(folder: Path, study: Study) -> dict[str, StoredCapture]:
     One that was never finished is in none.
     """
     ledger = Ledger.read(folder)
-    known = {} if ledger is None else ledger.made_from.get("shards", {})
+    known = {} if ledger is None else ledger.shards
     captures = stored_captures(folder, study)
     return {name: captured for name, captured in captures.items() if captured.is_complete or name in known}
 

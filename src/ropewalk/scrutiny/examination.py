@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from ropewalk.capture.corpus import encode
+from ropewalk.capture.encoding import encode
 from ropewalk.capture.texts import texts
 from ropewalk.corpora import Corpus
 from ropewalk.errors import RopewalkError

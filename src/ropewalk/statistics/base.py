@@ -5,7 +5,7 @@ arrays afterwards (`values`, `read`). What lies between (shards on disk, resumin
 the same for all statistics and is not their business. Nothing here imports torch, so that sums can be read without it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from ropewalk.geometry.jackknife import jackknife_error
 from ropewalk.geometry.moments import Floats
 from ropewalk.models.layout import AttentionLayer, Head, Layout
 from ropewalk.schema import Part
+from ropewalk.statistics.arrays import Stored
 from ropewalk.statistics.totals import Totals
 
 if TYPE_CHECKING:
@@ -230,6 +231,8 @@ class Statistic(Part):
 
     Several statistics may give columns of one table: their rows are joined by the columns that they share.
     """
+    same_names: ClassVar[bool] = True
+    """Whether the sums of one layer have the same names in every group of documents."""
     after: ClassVar[tuple[str, ...]] = ()
     """Statistics whose `arrays` it can use: they are read first, where they were captured."""
 
@@ -267,6 +270,11 @@ class Statistic(Part):
             return Readout(values)
         left_out = [self.values(self.without(whole, part), heads, scope) for part in parts]
         return Readout(values, {name: np.stack([one[name] for one in left_out]) for name in values})
+
+    def stored_arrays(self, heads: LayerHeads, scope: Scope, names: Collection[str]) -> Mapping[str, Stored] | None:
+        """What sums of a layer on disk that have these names must be; None, where that is not said, and not checked."""
+        del heads, scope, names
+        return None
 
     def stored_bytes(self, vectors: int, head_dim: int, scope: Scope, shards: int) -> float:
         """About how many bytes of disk the sums of so many query and key heads take in all shards, for the plan."""

@@ -1,6 +1,6 @@
 """What heads do: the attention of sampled queries, reduced at once to sums (docs/method.md §10)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -11,11 +11,12 @@ from ropewalk.geometry.behaviour import fit, lift, octave_name
 from ropewalk.geometry.distance import distance_edges, octaves
 from ropewalk.geometry.moments import Floats
 from ropewalk.geometry.pca import ratio
+from ropewalk.statistics.arrays import Stored, counts
 from ropewalk.statistics.base import FIRST, LayerHeads, Observation, Readout, Scope, Statistic, Sums, left_out
-from ropewalk.statistics.frame import distance_rows
+from ropewalk.statistics.frame import BINS, distance_rows
 from ropewalk.statistics.registry import register
-from ropewalk.statistics.row_plan import COPIES, RowPlan
-from ropewalk.statistics.rows import reduce_rows, unpacked
+from ropewalk.statistics.row_plan import COPIES, OF_QUERIES, RowPlan
+from ropewalk.statistics.rows import OF_HEADS, reduce_rows, unpacked
 
 if TYPE_CHECKING:
     import torch
@@ -76,6 +77,7 @@ class Behaviour(Statistic):
     }
     tables: ClassVar = {
         "distance": {
+            **BINS,
             "score": f"measured mean score (scaled q·k) of keys so far back, without the first {FIRST} keys",
             "mass": "attention on keys so far back",
         }
@@ -111,6 +113,22 @@ class Behaviour(Statistic):
         count = int((distance_edges(scope.context)[:-1] < heads.layer.reach(scope.context)).sum())
         cut = {name: curve[..., :count] for name, curve in curves.items()}
         return Readout.of_stacked(columns, {"distance": distance_rows(heads, scope.context, cut)})
+
+    def stored_arrays(self, heads: LayerHeads, scope: Scope, names: Collection[str]) -> Mapping[str, Stored]:
+        """What is summed over queries, of each head and by bins of distances; nothing of attention that is not causal.
+
+        A learned sink is one of some models.
+        """
+        if not names:
+            return {}
+        size, bins = len(heads.heads), len(distance_edges(scope.context)) - 1
+        of_heads = [name for name in OF_HEADS if name != "sink" or "q.sink" in names]
+        return {
+            **{f"q.{name}": Stored((size,)) for name in of_heads},
+            **{f"q.{name}": Stored((size, bins)) for name in ("mass", "score")},
+            **{name: counts() for name in OF_QUERIES},
+            "keys": counts(bins),
+        }
 
     def stored_bytes(self, vectors: int, head_dim: int, scope: Scope, shards: int) -> float:
         """Two numbers for each bin of distances and ten more, in float64."""

@@ -1,6 +1,6 @@
 """Means and covariances of queries and keys by bucket of positions: plasticity of every token, without vectors."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from ropewalk.geometry.gaussian_plasticity import Buckets
 from ropewalk.geometry.moments import Floats, Moments, merge_all
 from ropewalk.geometry.pca import ratio
+from ropewalk.statistics.arrays import Stored, counts
 from ropewalk.statistics.base import KINDS, LayerHeads, Observation, Readout, Scope, Statistic, Sums
 from ropewalk.statistics.plasticity import SUMS_COLUMNS, SUMS_PROFILE, buckets_of, read_sums
 from ropewalk.statistics.registry import register
@@ -53,6 +54,17 @@ class BucketMoments(Statistic):
         yield _both(whole, heads, buckets)
         for part in parts if len(parts) > 1 else ():
             yield _both({kind: whole[kind].without(_unpacked(part, kind)) for kind in KINDS}, heads, buckets)
+
+    def stored_arrays(self, heads: LayerHeads, scope: Scope, names: Collection[str]) -> Mapping[str, Stored]:
+        """Counts, means and halves of scatters by bucket."""
+        del names
+        d, buckets = heads.layer.head_dim, -(-scope.context // scope.bucket_size)
+        sizes = {kind: len(heads.numbers(kind)) for kind in KINDS}
+        return {
+            "n": counts(buckets),
+            **{f"{kind}.mean": Stored((size, buckets, d)) for kind, size in sizes.items()},
+            **{f"{kind}.scatter": Stored((size, buckets, d * (d + 1) // 2)) for kind, size in sizes.items()},
+        }
 
     def stored_bytes(self, vectors: int, head_dim: int, scope: Scope, shards: int) -> float:
         """A mean in float64 and half a scatter in float32 for each bucket."""

@@ -1,6 +1,6 @@
 """The RoPE frame: queries and keys turned back by the angles of their positions, and what is constant in them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from ropewalk.geometry.kernel import Kernel, Turned, summary
 from ropewalk.geometry.moments import Floats, merge_all, without_each
 from ropewalk.geometry.rank import ranks
 from ropewalk.models.layout import Rotary
+from ropewalk.statistics.arrays import Stored, counts
 from ropewalk.statistics.base import (
     KINDS,
     NOUNS,
@@ -24,7 +25,7 @@ from ropewalk.statistics.base import (
     head_rows,
     left_out,
 )
-from ropewalk.statistics.packing import pack, unpack
+from ropewalk.statistics.packing import pack, packed_arrays, unpack
 from ropewalk.statistics.pairs import PAIRS, spectrum_rows
 from ropewalk.statistics.registry import register
 from ropewalk.statistics.stream import MomentStream
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 BLOCK = 4096
 """Tokens that are worked on at once."""
 PRE = "pre"
+BINS = {"distance": "first distance of the bin, in tokens", "distance_stop": "first distance beyond it"}
+"""Columns of `distance.csv` that tell its rows apart."""
 _OF_PAIRS = {
     "energy": "share of the {noun}' energy E|x|² in the pair",
     "fixed": "share of the {noun}' energy E|x|² that is the pair's constant part |m|²",
@@ -85,8 +88,7 @@ class Frame(Statistic):
             "kernel_im": "imaginary part of it",
         },
         "distance": {
-            "distance": "first distance of the bin, in tokens",
-            "distance_stop": "first distance beyond it",
+            **BINS,
             "kernel": "distance kernel K: the mean score of a key so far back when content averages out",
         },
     }
@@ -131,6 +133,21 @@ class Frame(Statistic):
             "distance": distance_rows(heads, scope.context, {"kernel": curve}),
         }
         return Readout.of_stacked(columns, tables, {"kernel": curve})
+
+    def stored_arrays(self, heads: LayerHeads, scope: Scope, names: Collection[str]) -> Mapping[str, Stored]:
+        """Sums of every dimension and lengths of every pair; nothing for a layer that does not turn pairs."""
+        del scope
+        rotary, d = heads.layer.rotary_pairs, heads.layer.head_dim
+        if rotary is None or not names:
+            return {}
+        found = {"n": counts()}
+        for kind in KINDS:
+            size = len(heads.numbers(kind))
+            found[f"{kind}.dimensions"] = Stored((size, 3, d))
+            found[f"{kind}.length"] = Stored((size, len(rotary.first)))
+            if any(f".{PRE}." in name for name in names):
+                found.update(packed_arrays(f"{kind}.{PRE}", size, d))
+        return found
 
     def stored_bytes(self, vectors: int, head_dim: int, scope: Scope, shards: int) -> float:
         """Three numbers for each dimension and one for each pair, in float64."""

@@ -1,13 +1,15 @@
 """First and second moments of queries, keys and positions, and what follows from them alone."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from ropewalk.geometry.moments import Floats, Moments, merge_all
+from ropewalk.statistics.arrays import Stored
 from ropewalk.statistics.base import FIRST, KINDS, LayerHeads, Observation, Readout, Scope, Statistic, Sums
-from ropewalk.statistics.packing import pack, unpack
+from ropewalk.statistics.packing import pack, packed_arrays, unpack
 from ropewalk.statistics.position import COLUMNS, COMMON, SKIPPED, SPECTRUM, ByKind, read_position
 from ropewalk.statistics.registry import register
 from ropewalk.statistics.stream import MomentStream, shuffled_positions
@@ -23,6 +25,7 @@ class MomentSums(Statistic):
     revision: ClassVar = 2
     columns: ClassVar = COLUMNS
     tables: ClassVar = {"spectrum": SPECTRUM}
+    same_names: ClassVar = False
 
     def accumulator(self, heads: LayerHeads, scope: Scope) -> "MomentAccumulator":
         """Streams of queries and of keys."""
@@ -58,6 +61,18 @@ class MomentSums(Statistic):
             others[COMMON] = whole
         shuffled = {kind: [part[f"{kind}.shuffled"] for part in parts] for kind in KINDS}
         return read_position(heads, scope, whole, shuffled, others)
+
+    def stored_arrays(self, heads: LayerHeads, scope: Scope, names: Collection[str]) -> Mapping[str, Stored]:
+        """Moments of all tokens and of leading ones, whichever, and Σ x (t' - t)."""
+        del scope
+        d, found = heads.layer.head_dim, {}
+        for kind in KINDS:
+            size = len(heads.numbers(kind))
+            leading = [name.removesuffix(".sxx") for name in names if re.fullmatch(rf"{kind}\.first\d+\.sxx", name)]
+            for prefix in (kind, *leading):
+                found.update(packed_arrays(prefix, size, d))
+            found[f"{kind}.shuffled"] = Stored((size, d))
+        return found
 
     def stored_bytes(self, vectors: int, head_dim: int, scope: Scope, shards: int) -> float:
         """Scatters of all tokens and of the leading ones, and a few vectors and numbers each, in float64."""

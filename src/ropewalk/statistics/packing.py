@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ropewalk.geometry.moments import Moments
+from ropewalk.statistics.arrays import Stored, counts
 from ropewalk.statistics.base import Sums
 
 
@@ -21,3 +22,10 @@ def pack(moments: Mapping[str, Moments]) -> Sums:
 def unpack(sums: Sums, prefix: str) -> Moments:
     """The moments that were packed under a prefix."""
     return Moments(**{name: sums[f"{prefix}.{name}"] for name in Moments.names()})
+
+
+def packed_arrays(prefix: str, heads: int, head_dim: int) -> dict[str, Stored]:
+    """What the arrays of moments of so many heads must be that were packed under a prefix."""
+    vectors, scatters = Stored((heads, head_dim)), Stored((heads, head_dim, head_dim))
+    each = {"n": counts(heads), "t_mean": counts(heads), "stt": counts(heads), "mean": vectors, "sxt": vectors}
+    return {f"{prefix}.{name}": one for name, one in {**each, "sxx": scatters}.items()}

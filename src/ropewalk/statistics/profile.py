@@ -1,6 +1,6 @@
 """The mean path of a head's queries and keys through the context, bucket by bucket of positions."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ropewalk.geometry.moments import Floats
 from ropewalk.geometry.pca import ratio
 from ropewalk.geometry.profile import between, between_along, selections
+from ropewalk.statistics.arrays import Stored, counts
 from ropewalk.statistics.base import KINDS, NOUNS, LayerHeads, Observation, Readout, Scope, Statistic, Sums, head_rows
 from ropewalk.statistics.registry import register
 from ropewalk.statistics.totals import Totals
@@ -96,6 +97,17 @@ class Profile(Statistic):
         return Readout.of_stacked(
             columns, {"profiles": table.assign(**{name: line.ravel() for name, line in lines.items()})}
         )
+
+    def stored_arrays(self, heads: LayerHeads, scope: Scope, names: Collection[str]) -> Mapping[str, Stored]:
+        """Counts, vectors and squares by bucket."""
+        del names
+        d, buckets = heads.layer.head_dim, len(bucket_edges(scope.context)) - 1
+        sizes = {kind: len(heads.numbers(kind)) for kind in KINDS}
+        return {
+            "n": counts(buckets),
+            **{f"{kind}.sum": Stored((size, buckets, d)) for kind, size in sizes.items()},
+            **{f"{kind}.square": Stored((size, buckets)) for kind, size in sizes.items()},
+        }
 
     def stored_bytes(self, vectors: int, head_dim: int, scope: Scope, shards: int) -> float:
         """A vector and a number for each bucket, in float64."""

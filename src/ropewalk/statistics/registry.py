@@ -139,13 +139,26 @@ def build(chosen: Mapping[str, Mapping[str, Any]]) -> list[Statistic]:
 
 def table_names(statistics: Iterable[str]) -> list[str]:
     """Names of the further tables that statistics write; one that is not known here writes none that can be read."""
-    known = [name for name in statistics if name in _registered or name in _offered()]
-    return [table for name in known for table in find(name).tables]
+    return [table for name in statistics if is_known(name) for table in find(name).tables]
+
+
+def is_known(name: str) -> bool:
+    """Whether there is a statistic of this name here."""
+    return name in _registered or name in _offered()
 
 
 def described_columns() -> dict[str, str]:
     """Every column that the statistics of the package add to `heads.csv`, with a sentence on what it holds."""
     return {column: text for name in BUILT_IN for column, text in find(name).columns.items()}
+
+
+def described_tables() -> dict[str, list[str]]:
+    """The further tables of the package's statistics, with the columns that each has whatever was captured."""
+    found: dict[str, list[set[str]]] = {}
+    for statistic in map(find, BUILT_IN):
+        for table, columns in statistic.tables.items():
+            found.setdefault(table, []).append(set(columns))
+    return {table: sorted(set.intersection(*givers)) for table, givers in found.items()}
 
 
 def _offered() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """A small sample of vectors, kept as they are: `l{LL}h{HH}{q|k}/data.parquet`, for what sums cannot tell."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -17,6 +17,7 @@ from ropewalk.fingerprint import fingerprint
 from ropewalk.geometry.moments import Floats
 from ropewalk.models.layout import LAYOUT_FILE
 from ropewalk.seals import Ledger
+from ropewalk.statistics.arrays import Stored
 from ropewalk.statistics.base import (
     KINDS,
     Captured,
@@ -126,6 +127,17 @@ class VectorSample(Statistic):
                         pq.write_table(table, temporary, compression="zstd")
         write_text(target / LAYOUT_FILE, json.dumps(captured.layout.to_dict(), indent=1) + "\n")
         Ledger.of(target, names, made_from).write(target)
+
+    def stored_arrays(self, heads: LayerHeads, scope: Scope, names: Collection[str]) -> Mapping[str, Stored]:
+        """Vectors, however many were kept, and where each stood."""
+        del names
+        found = {}
+        for kind in KINDS:
+            kept = f"kept {kind}"
+            found[f"{kind}.vectors"] = Stored((len(heads.numbers(kind)), kept, heads.layer.head_dim))
+            found[f"document.{kind}"] = Stored((kept,), whole=True, least=0)
+            found[f"position.{kind}"] = Stored((kept,), whole=True, least=0, below=scope.context)
+        return found
 
     def stored_bytes(self, vectors: int, head_dim: int, scope: Scope, shards: int) -> float:
         """What is expected to be kept, in float32, once in shards and once as Parquet."""

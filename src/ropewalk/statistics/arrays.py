@@ -1,0 +1,81 @@
+"""What the arrays of a statistic must be in a shard: a shard may come from a stranger, who can write a seal."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Stored(NamedTuple):
+    """What one array must be: its shape, whether it holds whole numbers, and `least` <= values < `below`.
+
+    A word in a shape is any length, the same wherever the word stands.
+    """
+
+    shape: tuple[int | str, ...]
+    whole: bool = False
+    least: float = -math.inf
+    below: float = math.inf
+
+
+def counts(*shape: int | str) -> Stored:
+    """An array of numbers of tokens, queries or keys."""
+    return Stored(shape, least=0)
+
+
+def wrong_array(arrays: Mapping[str, NDArray[Any]], expected: Mapping[str, Stored]) -> str | None:
+    """What of the arrays is not as expected, in a few words; None where nothing is."""
+    missing = [name for name in expected if name not in arrays]
+    if missing:
+        return f"the array {missing[0]} is missing"
+    lengths: dict[str, int] = {}
+    for name, array in arrays.items():
+        if name not in expected:
+            return f"the array {name!r} is none of this statistic"
+        one = expected[name]
+        if not _fits(array.shape, one.shape, lengths):
+            return f"{name} has the shape {list(array.shape)} where {_described(one.shape, lengths)} is right"
+        if array.dtype.kind != ("i" if one.whole else "f") or array.dtype.itemsize < 4:
+            return f"{name} has the type {array.dtype} where {'int64' if one.whole else 'float64'} is right"
+        if not _is_finite(array):
+            return f"{name} holds a number that is not finite, or beyond all that sums can be"
+        if one.least > -math.inf and array.size and not (array.min() >= one.least and array.max() < one.below):
+            return f"{name} holds {_worst(array, one)}, which it cannot"
+    return None
+
+
+def unlike_heads(arrays: Mapping[str, NDArray[Any]], heads: Mapping[str, int]) -> str | None:
+    """Which array is not of so many query heads (`q`) or key heads (`k`), as its name tells; None where none is."""
+    for name, array in arrays.items():
+        kind, dot, _ = name.partition(".")
+        if dot and kind in heads and array.shape[:1] != (heads[kind],):
+            return f"{name!r} has the shape {list(array.shape)}, and the layer has {heads[kind]} such heads"
+    return None
+
+
+def _fits(shape: Sequence[int], expected: Sequence[int | str], lengths: dict[str, int]) -> bool:
+    return len(shape) == len(expected) and all(
+        size == (lengths.setdefault(wanted, size) if isinstance(wanted, str) else wanted)
+        for size, wanted in zip(shape, expected, strict=True)
+    )
+
+
+def _described(shape: Sequence[int | str], lengths: Mapping[str, int]) -> str:
+    return f"[{', '.join(str(lengths.get(str(length), length)) for length in shape)}]"
+
+
+def _is_finite(array: NDArray[Any]) -> bool:
+    if array.dtype.kind != "f":
+        return True
+    if array.dtype != np.float64:
+        return bool(np.isfinite(array).all())
+    # One product, with nothing made beside it: a number whose square is not finite is no sum of vectors either.
+    flat = array.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(flat @ flat))
+
+
+def _worst(array: NDArray[Any], one: Stored) -> Any:
+    return array.min() if array.min() < one.least else array.max()
