@@ -25,7 +25,9 @@ class _File(Note):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class _Files(Note):
+class Remembered(Note):
+    """Digests of files, by their paths."""
+
     files: dict[str, _File] = Field(default_factory=dict)
 
 
@@ -39,7 +41,7 @@ class Digests:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / DIGESTS
-        self._known = (read_note(self._path, _Files) or _Files()).files
+        self._known = (read_note(self._path, Remembered) or Remembered()).files
         self._new: dict[str, _File] = {}
 
     def __call__(self, path: Path) -> str:
@@ -61,7 +63,7 @@ class Digests:
     def write(self) -> None:
         """Remember what was read since; nothing is written where nothing was."""
         if self._new:
-            write_note(self._path, _Files(files=self._known | self._new))
+            write_note(self._path, Remembered(files=self._known | self._new))
 
 
 def _state(path: Path) -> list[int]:

@@ -2,14 +2,14 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ropewalk.capture.corpus import check_tokens
-from ropewalk.capture.fetched import FETCHED
+from ropewalk.capture.corpus import TokenRecord, check_tokens
+from ropewalk.capture.fetched import FETCHED, Fetched
 from ropewalk.capture.manifest import MANIFEST
-from ropewalk.capture.pinned import COMMITS
+from ropewalk.capture.pinned import COMMITS, Commits
 from ropewalk.capture.shards import (
     SHARDS,
     Provenance,
@@ -20,17 +20,18 @@ from ropewalk.capture.shards import (
     shard_path,
 )
 from ropewalk.capture.stored import StoredCapture, stored_captures
-from ropewalk.digests import DIGESTS
+from ropewalk.digests import DIGESTS, Remembered
 from ropewalk.errors import RopewalkError
 from ropewalk.figures.head_collage import COLLAGES
 from ropewalk.freshness import StaleTablesError, picture_folders, pictures_made_from
+from ropewalk.notes import Note, read_note
 from ropewalk.ownership import MARK, claim, note_page, noted_page, read_owner
 from ropewalk.progress import logger
 from ropewalk.reading import unreadable
 from ropewalk.record import RECORD, OutdatedError, Record, need_record, read_record
 from ropewalk.report.page import PAGE, is_current
 from ropewalk.results import Results, analyze, load
-from ropewalk.seals import LEDGER, Ledger, is_intact, read_sealed_json
+from ropewalk.seals import LEDGER, Ledger, is_intact
 from ropewalk.statistics.registry import build
 from ropewalk.statistics.sample import VECTORS, kept_from
 from ropewalk.study import KIND, Study
@@ -41,6 +42,9 @@ from ropewalk.text import slug
 STEPS = ("mark", "vectors", "capture", "tables", "figures", "report")
 """What makes files, in order: one step is made from those before it, but for the mark and kept vectors, which are made
 of the record and of shards, and of which nothing else is made."""
+
+NOTES: Mapping[str, type[Note]] = {DIGESTS: Remembered, FETCHED: Fetched}
+"""What runs remember for the next one, where there is anything."""
 
 OUT_OF_DATE = "out of date"
 OTHER, WRONG = "of another capture", "not what its manifest says"
@@ -86,7 +90,7 @@ def verify(folder: Path) -> list[Check]:
     return [
         Check(folder / MARK, "mark", _state(folder / MARK, owner is not None)),
         Check(folder / RECORD, "capture", state),
-        *(Check(path, "capture", _state(path, read_sealed_json(path) is not None)) for path in _notes(folder)),
+        *(_noted(folder / name, kind) for name, kind in NOTES.items() if (folder / name).exists()),
         *_tokens(folder / "tokens"),
         *(check for captured in _captures(folder, record) for check in _captured(captured)),
         *_tables(folder, record),
@@ -104,20 +108,19 @@ def _state(path: Path, whole: bool) -> str | None:
     return None if whole else "damaged" if path.exists() else "missing"
 
 
-def _notes(folder: Path) -> list[Path]:
-    """What runs remember for the next one, as far as there is any: digests of weights, weights to discard."""
-    return [path for path in (folder / DIGESTS, folder / FETCHED) if path.exists()]
+def _noted(path: Path, kind: type[Note]) -> Check:
+    return Check(path, "capture", _state(path, read_note(path, kind) is not None))
 
 
 def _tokens(folder: Path) -> Iterator[Check]:
     there = {path.with_suffix(".json") for ending in ("json", "bin") for path in folder.glob(f"*.{ending}")}
     for path in sorted(there):
         if path.name == COMMITS:
-            yield Check(path, "capture", _state(path, read_sealed_json(path) is not None))
+            yield _noted(path, Commits)
         else:
-            whole = read_sealed_json(path) is not None
-            yield Check(path, "capture", _state(path, whole))
-            yield Check(path.with_suffix(".bin"), "capture", check_tokens(path) if whole else None)
+            record = _noted(path, TokenRecord)
+            yield record
+            yield Check(path.with_suffix(".bin"), "capture", check_tokens(path) if record.state is None else None)
 
 
 def _captures(folder: Path, record: Record | None) -> list[Path]:

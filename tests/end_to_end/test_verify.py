@@ -191,8 +191,10 @@ def rewritten(name: str, **changes: Any) -> Callable[[Path], None]:
             }.items()
         ),
         (rewritten("captures/first/manifest.json", proof={"difference": "x"}), "captures/first/manifest.json"),
+        (rewritten("digests.json", files={"a": {"state": "x", "sha256": "y"}}), "digests.json"),
+        (rewritten("fetched.json", commits=[3]), "fetched.json"),
     ],
-    ids=range(21),
+    ids=range(23),
 )
 def test_a_seal_is_no_reason_to_believe(edit: Callable[[Path], None], name: str, results: Path, run: Run) -> None:
     """Who can write a folder can write a seal, and results come from strangers too."""

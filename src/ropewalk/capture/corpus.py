@@ -76,7 +76,7 @@ class _Read(Note):
     to_the_end: bool = Field(alias="to the end")
 
 
-class _TokenRecord(Note):
+class TokenRecord(Note):
     """What the record of tokens holds."""
 
     documents: _Counts
@@ -156,7 +156,7 @@ def expect(
 
 def check_tokens(record: Path) -> str | None:
     """What is wrong with a token file, known by the record beside it (`damaged`, `missing`); None if nothing is."""
-    known, path = read_note(record, _TokenRecord), record.with_suffix(".bin")
+    known, path = read_note(record, TokenRecord), record.with_suffix(".bin")
     if not path.exists() or not record.exists():
         return "missing"
     return None if path.is_file() and known is not None and known.is_of(path) else "damaged"
@@ -166,7 +166,7 @@ def _known(record: Path, corpus: Corpus) -> Documents | None:
     """The documents that were prepared earlier, if they are whole and still those of the corpus."""
     if not record.is_file():
         return None
-    known, path = read_note(record, _TokenRecord), record.with_suffix(".bin")
+    known, path = read_note(record, TokenRecord), record.with_suffix(".bin")
     if known is None or check_tokens(record) is not None:
         logger.warning("%s is damaged: the documents are tokenized again", record if known is None else path)
         return None
