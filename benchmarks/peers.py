@@ -9,7 +9,6 @@ says, at its best; `.venv-bench` (`make bench-check`) has them.
 
 import argparse
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -138,13 +137,13 @@ class NNsight(Keeping):
 class Dump(Keeping):
     """A script of one's own: an attention function, registered with transformers, that writes what it is given.
 
-    One Parquet file per layer, head and kind, `l{LL}h{HH}{q|k}/data.parquet`, as published dumps have it, one row a
-    token and one row group a document. Files stay open for all documents, and no dictionary is tried, which vectors
-    do not profit from.
+    One folder per layer, head and kind, `l{LL}h{HH}{q|k}`, as published dumps have it, with one Parquet file a document
+    and one row a token. Files are closed at once: writers that stay open for the next document hold some megabytes
+    each, a gigabyte for all heads. No dictionary is tried, which vectors do not profit from.
     """
 
     name = "hooks and Parquet"
-    keeps = "every query and key, on disk, as one Parquet file per layer, head and kind"
+    keeps = "every query and key, on disk, as one Parquet file per layer, head, kind and document"
 
     def prepare(self, folder: Path, tokens: NDArray[np.int32]) -> None:
         """Register the function, with SDPA's mask."""
@@ -155,29 +154,27 @@ class Dump(Keeping):
 
     @torch.inference_mode()
     def run(self) -> None:
-        """Run the documents, and close the files."""
-        self._writers: dict[Path, pq.ParquetWriter] = {}
-        with ExitStack() as self._files:
-            for document, ids in enumerate(self.ids):
-                self._document = document
-                self.backbone(input_ids=ids, use_cache=False)
+        """Run the documents."""
+        for document, ids in enumerate(self.ids):
+            self._document = document
+            self.backbone(input_ids=ids, use_cache=False)
 
     def vectors(self, document: int, layer: int) -> Vectors:
         """Read back from the files."""
-        return {kind: np.stack([self._read(path, document) for path in self._paths(layer, kind)]) for kind in KINDS}
+        return {kind: np.stack([_read(path) for path in self._paths(document, layer, kind)]) for kind in KINDS}
 
     def _attend(
         self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **options: Any
     ) -> Any:
         for kind, vectors in zip(KINDS, (query[0], key[0]), strict=True):
-            for path, own in zip(self._paths(module.layer_idx, kind), vectors, strict=True):
+            for path, own in zip(self._paths(self._document, module.layer_idx, kind), vectors, strict=True):
                 self._write(path, own.numpy())
         return sdpa_attention_forward(module, query, key, value, mask, **options)
 
-    def _paths(self, layer: int, kind: str) -> list[Path]:
+    def _paths(self, document: int, layer: int, kind: str) -> list[Path]:
         config = self.backbone.config
         heads = config.num_attention_heads if kind == "q" else config.num_key_value_heads
-        return [self.output / f"l{layer:02d}h{head:02d}{kind}" / "data.parquet" for head in range(heads)]
+        return [self.output / f"l{layer:02d}h{head:02d}{kind}" / f"{document:05d}.parquet" for head in range(heads)]
 
     def _write(self, path: Path, vectors: NDArray[np.float32]) -> None:
         count, d = vectors.shape
@@ -188,16 +185,14 @@ class Dump(Keeping):
                 "vector": pa.FixedSizeListArray.from_arrays(vectors.ravel(), d),
             }
         )
-        if path not in self._writers:
-            path.parent.mkdir(parents=True)
-            writer = pq.ParquetWriter(path, rows.schema, use_dictionary=False)
-            self._writers[path] = self._files.enter_context(writer)
-        self._writers[path].write_table(rows)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows, path, use_dictionary=False)
 
-    def _read(self, path: Path, document: int) -> NDArray[np.float32]:
-        rows = pq.read_table(path, columns=["vector"], filters=[("example_id", "=", document)])
-        values: NDArray[np.float32] = rows["vector"].combine_chunks().flatten().to_numpy()
-        return values.reshape(len(rows), -1)
+
+def _read(path: Path) -> NDArray[np.float32]:
+    rows = pq.read_table(path, columns=["vector"])
+    values: NDArray[np.float32] = rows["vector"].combine_chunks().flatten().to_numpy()
+    return values.reshape(len(rows), -1)
 
 
 CONTENDERS: dict[str, Callable[[], Contender]] = {
