@@ -3,13 +3,12 @@
 Every number comes from the observed results and from the record of the training.
 
     OMP_NUM_THREADS=1 ropewalk train --output build/trained --observe results/training    # an hour and a half
-    ropewalk report results/training                                                       # its figures
+    ropewalk analyze results/training
     python scripts/generate_training_doc.py build/trained results/training
 """
 
 import argparse
 import json
-import shutil
 from collections.abc import Sequence
 from importlib.resources import files
 from itertools import combinations
@@ -22,8 +21,9 @@ from numpy.typing import NDArray
 from ropewalk.figures.findings import sign
 from ropewalk.figures.gallery import find, folder_name
 from ropewalk.figures.phrases import CORRELATION, QUANTITIES, SHARE, Unit
+from ropewalk.figures.style import png
 from ropewalk.figures.wording import WHERE, value
-from ropewalk.files import write_text
+from ropewalk.files import write_bytes, write_text
 from ropewalk.fingerprint import file_fingerprint
 from ropewalk.geometry.taxonomy import DOMINATED
 from ropewalk.models.weights import WEIGHTS
@@ -151,22 +151,31 @@ def extension_section(view: View) -> str:
     lines = [f"| | context | {' | '.join(names)} |", "|---|---|" + "---|" * len(measures)]
     contexts = [int(part["context"].iloc[0]) for part in view.parts]
     starts = [index for index in range(1, len(contexts)) if contexts[index] != contexts[index - 1]]
+    shown: dict[int, None] = {}
     for start, stop in zip(starts, [*starts[1:], len(contexts)], strict=True):
         steps = [int(view.parts[index]["step"].iloc[0]) for index in range(start, stop)]
         doublings = [index for index, step in zip(range(start, stop), steps, strict=True) if step & (step - 1) == 0]
-        for index in dict.fromkeys([start - 1, *doublings, stop - 1]):
-            cells = [value(view.track(one).at(index), QUANTITIES[one].unit) for one in measures]
-            lines.append(f"| {view.lineup.labels[index]} | {contexts[index]:,} | {' | '.join(cells)} |")
+        shown |= dict.fromkeys([start - 1, *doublings, stop - 1])
+    for index in shown:
+        cells = [value(view.track(one).at(index), QUANTITIES[one].unit) for one in measures]
+        lines.append(f"| {view.lineup.labels[index]} | {contexts[index]:,} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def same_weights(output: Path, record: dict[str, Any]) -> str:
-    """Whether the saved checkpoints are those of the package."""
+def same_training(output: Path, record: dict[str, Any]) -> str:
+    """How the saved checkpoints stand to those of the package: their weights, and their held-out losses."""
     package = Path(str(files("ropewalk") / "data" / "miniature"))
-    names = [f"checkpoints/{row['name']}/{WEIGHTS}" for row in record["checkpoints"]]
-    same = sum(file_fingerprint(output / name) == file_fingerprint(package / name) for name in names)
-    some = f"All {len(names)}" if same == len(names) else f"{same} of {len(names)}"
-    return f"{some} checkpoints that it saved hold the weights that are in the package, byte for byte."
+    known = {row["name"]: row for row in json.loads((package / RECORD).read_text(encoding="utf-8"))["checkpoints"]}
+    names = [row["name"] for row in record["checkpoints"]]
+    weights = [f"checkpoints/{name}/{WEIGHTS}" for name in names]
+    same = sum(file_fingerprint(output / name) == file_fingerprint(package / name) for name in weights)
+    if same == len(names):
+        return f"The {len(names)} checkpoints that it saved are those of the package, byte for byte."
+    apart = max(abs(row["heldout_loss"] - known[row["name"]]["heldout_loss"]) for row in record["checkpoints"])
+    return (
+        f"Held-out losses of the {len(names)} checkpoints that it saved agree within {apart:.4f} nats with those of "
+        "the package; weights are not the same to the bit, and on another processor need not be."
+    )
 
 
 def document(view: View, output: Path) -> str:
@@ -179,9 +188,10 @@ def document(view: View, output: Path) -> str:
 
 `ropewalk demo` studies ten checkpoints of the miniature. `ropewalk train --observe` trains it again and looks at it
 at {len(view.lineup)} steps: at step 0, twice a doubling of the steps of each phase, and where a checkpoint is saved
-([live](live.md)). {same_weights(output, record)} Numbers are means over its {len(view.parts[0])} heads on
-64 held-out texts, with standard errors over {view.groups[0]} groups of them. This page is written by
-`python scripts/generate_training_doc.py TRAINED RESULTS` (its first lines say how both are made).
+([live](live.md)). {same_training(output, record)}
+Numbers are means over its {len(view.parts[0])} heads on {record["heldout_files"]} held-out texts, with standard errors
+over {view.groups[0]} groups of them. This page is written by `python scripts/generate_training_doc.py TRAINED RESULTS` (its
+first lines say how both are made).
 
 {pictures["position_signal"]}
 
@@ -216,9 +226,9 @@ def main() -> None:
     parser.add_argument("results", type=Path, help="what it observed")
     options = parser.parse_args()
     results = load(options.results)
-    for name in (folder_name(find(name)) for name in IMAGES):
-        picture = options.results / "figures" / name / "figure.png"
-        shutil.copyfile(picture, DOCUMENT.parent / "images" / f"training_{name}.png")
+    for name in IMAGES:
+        target = DOCUMENT.parent / "images" / f"training_{folder_name(find(name))}.png"
+        write_bytes(target, png(results.figure(name)))
     write_text(DOCUMENT, document(results.view, options.trained))
 
 
