@@ -190,8 +190,8 @@ def document(view: View, output: Path) -> str:
 at {len(view.lineup)} steps: at step 0, twice a doubling of the steps of each phase, and where a checkpoint is saved
 ([live](live.md)). {same_training(output, record)}
 Numbers are means over its {len(view.parts[0])} heads on {record["heldout_files"]} held-out texts, with standard errors
-over {view.groups[0]} groups of them. This page is written by `python scripts/generate_training_doc.py TRAINED RESULTS` (its
-first lines say how both are made).
+over {view.groups[0]} groups of them. This page is written by `python scripts/generate_training_doc.py TRAINED RESULTS`
+(its first lines say how both are made).
 
 {pictures["position_signal"]}
 
