@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -74,3 +75,27 @@ def furnish(home: Path, *, texts: int, words: int) -> None:
     (home / "texts").mkdir()
     for number, text in enumerate(make_texts(texts, words=words)):
         (home / "texts" / f"{number}.txt").write_text(text)
+
+
+def tabulated(home: Path, statistics: Any) -> Path:
+    """Results of a small study of what `furnish` puts into a folder, with their tables: its results folder."""
+    import yaml
+
+    from ropewalk.capture.run import capture_study
+    from ropewalk.results import analyze
+    from ropewalk.studyfile import load_study
+
+    furnish(home, texts=6, words=100)
+    study = {
+        "name": "small",
+        "results": "results",
+        "checkpoints": [
+            {"name": "first", "repo": "./model", "tokenizer": "./tokenizer", "device": "cpu", "context": 32}
+        ],
+        "corpus": {"source": "files", "paths": ["texts/*.txt"]},
+        "capture": {"shards": 3, "statistics": statistics},
+    }
+    (home / "study.yaml").write_text(yaml.safe_dump(study))
+    capture_study(load_study(home / "study.yaml", home / "results"))
+    analyze(home / "results")
+    return home / "results"

@@ -9,16 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from helpers.tiny import furnish
-from ropewalk.capture.run import capture_study
+from helpers.tiny import tabulated
 from ropewalk.errors import RopewalkError
 from ropewalk.results import analyze, load
 from ropewalk.seals import BLANK, read_sealed_json, seal, sealed_json
-from ropewalk.studyfile import load_study
 from ropewalk.verify import WRONG, repair, verify
 
 SHARD = "captures/first/shard-0001.safetensors"
@@ -30,23 +27,8 @@ Change = Callable[[np.ndarray], Any]
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A capture of all statistics, with its model."""
     home = tmp_path_factory.mktemp("hostile")
-    furnish(home, texts=6, words=100)
-    statistics = {
-        "frame": {"full": True},
-        **{name: {} for name in ("moments", "profile", "behaviour", "sample", "buckets")},
-    }
-    study = {
-        "name": "small",
-        "results": "results",
-        "checkpoints": [
-            {"name": "first", "repo": "./model", "tokenizer": "./tokenizer", "device": "cpu", "context": 32}
-        ],
-        "corpus": {"source": "files", "paths": ["texts/*.txt"]},
-        "capture": {"shards": 3, "statistics": statistics},
-    }
-    (home / "study.yaml").write_text(yaml.safe_dump(study))
-    capture_study(load_study(home / "study.yaml", home / "results"))
-    analyze(home / "results")
+    others = ("moments", "profile", "behaviour", "sample", "buckets")
+    tabulated(home, {"frame": {"full": True}, **{name: {} for name in others}})
     return home
 
 

@@ -9,18 +9,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from PIL import Image
 
-from helpers.tiny import furnish
-from ropewalk.capture.run import capture_study
+from helpers.tiny import tabulated
 from ropewalk.errors import RopewalkError
 from ropewalk.figures import gallery
 from ropewalk.freshness import StaleTablesError
 from ropewalk.pipeline import up_to_date
-from ropewalk.results import analyze, load
+from ropewalk.results import load
 from ropewalk.seals import Ledger
-from ropewalk.studyfile import load_study
 from ropewalk.verify import OUT_OF_DATE, verify
 
 _picture = io.BytesIO()
@@ -32,21 +29,7 @@ Change = Callable[[pd.DataFrame], pd.DataFrame | str]
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables of everything, beside their shards."""
-    home = tmp_path_factory.mktemp("tables")
-    furnish(home, texts=6, words=100)
-    study = {
-        "name": "small",
-        "results": "results",
-        "checkpoints": [
-            {"name": "first", "repo": "./model", "tokenizer": "./tokenizer", "device": "cpu", "context": 32}
-        ],
-        "corpus": {"source": "files", "paths": ["texts/*.txt"]},
-        "capture": {"shards": 3, "statistics": ["moments", "profile", "frame", "behaviour", "sample"]},
-    }
-    (home / "study.yaml").write_text(yaml.safe_dump(study))
-    capture_study(load_study(home / "study.yaml", home / "results"))
-    analyze(home / "results")
-    return home / "results"
+    return tabulated(tmp_path_factory.mktemp("tables"), ["moments", "profile", "frame", "behaviour", "sample"])
 
 
 @pytest.fixture
