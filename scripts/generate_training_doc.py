@@ -118,7 +118,8 @@ def turning_section(view: View, saved: NDArray[np.bool_]) -> str:
             "|---|---|---|",
             *rows,
             "",
-            f"{unseen} of {len(rows)} quantities turn more often than the saved checkpoints tell.",
+            f"{unseen} of {len(rows)} quantities turn more often than the saved checkpoints tell, which begin at "
+            f"{view.lineup.labels[kept[0]]}.",
         ]
     )
 
