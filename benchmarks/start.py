@@ -17,8 +17,6 @@ from measuring import alternate, keep, seconds
 
 COMMAND = [str(Path(sys.executable).parent / "ropewalk")]
 """The command line, of the environment that runs this."""
-DEMO_LIMIT = 75.0
-"""Seconds of the built-in study."""
 
 
 def running(*command: str) -> Callable[[], float]:

@@ -98,6 +98,17 @@ def clear_notes(results: Path) -> None:
                 path.parent.rmdir()
 
 
+def is_running(pid: int) -> bool:
+    """Whether this machine has a process of this number, whoever's it is."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
+
+
 def _notes(results: Path) -> Iterator[tuple[Path, Worker]]:
     for path in sorted((results / WORKING).glob("*.json")):
         worker = read_note(path, Worker)
@@ -107,13 +118,7 @@ def _notes(results: Path) -> Iterator[tuple[Path, Worker]]:
 
 def _lives(path: Path, worker: Worker) -> bool:
     if worker.host == platform.node():
-        try:
-            os.kill(worker.pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            return True
-        return True
+        return is_running(worker.pid)
     with suppress(OSError):
         return time.time() - path.stat().st_mtime < SILENCE
     return False

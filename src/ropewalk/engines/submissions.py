@@ -1,6 +1,5 @@
 """Jobs that were submitted and are not waited for: which shards they compute, and what became of them."""
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ropewalk.capture.working import is_running
 from ropewalk.errors import RopewalkError
 from ropewalk.notes import Moment, Note, Number, read_note, write_note
 from ropewalk.text import install_extra
@@ -33,13 +33,7 @@ class Submission(Note):
     def has_ended(self, results: Path) -> bool:
         """Whether nothing more comes of the job."""
         if self.cluster == "here":
-            try:
-                os.kill(int(self.job.split("_")[0]), 0)
-            except (ProcessLookupError, OverflowError):
-                return True
-            except PermissionError:
-                return False
-            return False
+            return not is_running(int(self.job.split("_")[0]))
         watcher = need_submitit().SlurmJob(folder=submissions_folder(results), job_id=self.job).watcher
         if watcher.get_state(self.job, mode="force") == "UNKNOWN":
             return time.time() - self.since > 60 * self.minutes + FORGOTTEN
