@@ -234,8 +234,10 @@ def test_checkpoints_lists_audits_and_writes_a_study(run: Run, serve: Callable[.
 def test_demo_and_train_call_what_they_say(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     called: list[Any] = []
     monkeypatch.setattr("ropewalk.pipeline.run_study", lambda study: called.append(study) or study.folder)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
     code, out, _ = run("demo", "--results", str(tmp_path / "here"))
     assert (code, called[0].name, called[0].folder) == (0, "miniature", tmp_path / "here")
+    assert (called[0].engine.name, called[0].engine.workers) == ("local", 3)
     assert str(tmp_path / "here" / "report.html") in out
     monkeypatch.setattr("ropewalk.train.train", lambda *arguments, **options: called.append((arguments, options)))
     assert run("train", "--output", str(tmp_path / "model"), "--device", "cpu")[0] == 0

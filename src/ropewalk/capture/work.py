@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ropewalk._version import __version__
 from ropewalk.capture.collector import Collection, collect
 from ropewalk.capture.manifest import model_facts, write_manifest
+from ropewalk.capture.memory import keep_freed
 from ropewalk.capture.readiness import make_ready
 from ropewalk.capture.settings import choose_heads
 from ropewalk.capture.shards import Provenance, shard_bytes
@@ -88,6 +89,7 @@ class Bench:
         for plugin in order.plugins:
             load_plugin(plugin)
         self.order = order
+        keep_freed()
         checkpoint, capture = order.checkpoint, order.capture
         config = load_config(checkpoint, checkpoint.context)
         if here != order.host and model_fingerprint(checkpoint, config) != order.model:

@@ -1,5 +1,6 @@
 """Commands that run a study, or a part of it."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,9 @@ import click
 
 from ropewalk.cli.base import FilePath, FolderPath, cli
 from ropewalk.errors import RopewalkError
+
+MOST_WORKERS = 4
+"""Processes of the built-in study: each holds torch and a model in some 500 MB."""
 
 
 def results_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -43,7 +47,9 @@ def demo(results: Path | None) -> None:
     from ropewalk.demo import demo_study
     from ropewalk.pipeline import run_study
 
-    study = demo_study(results)
+    # A model this small leaves threads waiting for each other: processes of one thread each are faster.
+    workers = {"engine": None, "workers": min(os.cpu_count() or 1, MOST_WORKERS), "address": None}
+    study = _placed(demo_study(results), workers, wait=False)
     run_study(study)
     _print_results(study.folder)
 

@@ -65,6 +65,8 @@ class MomentStream:
             self._first = Products((segments, heads, 3, d), vectors.device, dtype)
             self._t_first = torch.zeros(segments, 2, dtype=torch.float64)
             self._n = np.zeros(segments)
+        # One block after the other in the same memory: new pages for each would cost as much as the products.
+        widened = torch.empty(heads, min(BLOCK, tokens), d, dtype=self._shift.dtype, device=vectors.device)
         t = positions.double() - self._t_shift
         edges = list(pairwise([0, *self._cuts, tokens]))
         for number, document in enumerate(vectors):
@@ -74,7 +76,7 @@ class MomentStream:
                 for start in range(first, last, BLOCK):
                     block = slice(start, min(start + BLOCK, last))
                     # Widened and shifted in one pass over the vectors as they lie, a piece that stays in cache.
-                    x = document[:, block] - self._shift
+                    x = torch.sub(document[:, block], self._shift, out=widened[:, : block.stop - start])
                     self._sums.add(segment, x.transpose(1, 2), x)
                     self._first.add(segment, weights[:, :, block], x)
         for segment, (first, last) in enumerate(edges):
