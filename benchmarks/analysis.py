@@ -2,7 +2,7 @@
 
 300 heads, head_dim 128, 8,192 vectors of each head and kind, in alternating rounds:
 
-- the plain eigendecomposition of one scatter a head, on one core: the floor;
+- the plain eigendecomposition of one scatter a head, on one core: the floor; and on all cores;
 - `qk.csv` on the pooled axis with its errors, from shards, and all tables that moments give, on all cores;
 - what published scripts do: per head, read the Parquet files of its queries and keys, scikit-learn's PCA of both,
   SciPy's pearsonr of each component with position; no errors;
@@ -30,7 +30,7 @@ from scipy.stats import pearsonr
 from sklearn.decomposition import PCA, IncrementalPCA
 from threadpoolctl import threadpool_limits
 
-from measuring import alternate, keep, peak_above, seconds
+from measuring import Series, keep, seconds, side_by_side
 from ropewalk.capture.shards import Provenance, capture_folder
 from ropewalk.capture.stored import MemoryCapture, StoredCapture, write_capture
 from ropewalk.geometry.axes import Grouped, Side, components, signal
@@ -46,25 +46,38 @@ from ropewalk.statistics.packing import unpack
 from ropewalk.study import Capture
 from ropewalk.studyfile import check_study
 from ropewalk.tables import write_csv
+from ropewalk.text import size
 
-LAYERS, HEADS, KEYS, D, TOKENS, COMPONENTS = 36, 16, 4, 128, 1024, 10
-FLOOR = "one eigendecomposition a head, one core"
+LAYERS, HEADS, KEYS, TOKENS, COMPONENTS = 36, 16, 4, 1024, 10
+FLOOR, FLOOR_ALL = "one eigendecomposition a head, one core", "one eigendecomposition a head, all cores"
 
 
-def vectors(generator: np.random.Generator, seed: int, heads: int) -> Any:
+def vectors(generator: np.random.Generator, seed: int, heads: int, d: int) -> Any:
     """Vectors of a layer: a decaying spectrum in a basis of its own, a drift, and a level per document."""
     fixed = np.random.default_rng(seed)
-    scale = np.exp(-np.arange(D) / 20)
-    x = generator.normal(size=(heads, TOKENS, D)) * scale + 0.1 * generator.normal(size=(heads, 1, D)) * scale
-    drift = 0.003 * np.arange(TOKENS)[None, :, None] * fixed.normal(size=(heads, 1, D)) * scale
-    return (x + drift) @ np.linalg.qr(fixed.normal(size=(D, D)))[0]
+    scale = np.exp(-np.arange(d) / 20)
+    x = generator.normal(size=(heads, TOKENS, d)) * scale + 0.1 * generator.normal(size=(heads, 1, d)) * scale
+    drift = 0.003 * np.arange(TOKENS)[None, :, None] * fixed.normal(size=(heads, 1, d)) * scale
+    return (x + drift) @ np.linalg.qr(fixed.normal(size=(d, d)))[0]
 
 
-def write_results(results: Path, heads: int, shards: int, dump: bool = True) -> None:
+def decomposing(heads: int, d: int, threads: int) -> Callable[[], object]:
+    """One eigendecomposition of a scatter [d, d] for each head, in some threads of one core each."""
+    scatter = np.cov(np.random.default_rng(0).normal(size=(d, 4 * d)) * np.exp(-np.arange(d) / 20)[:, None])
+    stacks = np.array_split(np.broadcast_to(scatter, (heads, d, d)).copy(), threads)
+
+    def work() -> None:
+        with ThreadPoolExecutor(threads) as pool, threadpool_limits(1):
+            list(pool.map(np.linalg.eigh, stacks))
+
+    return work
+
+
+def write_results(results: Path, heads: int, shards: int, d: int = 128, dump: bool = True) -> None:
     """A results folder with one checkpoint of SmolLM3-3B's shape; with `dump`, all its vectors in Parquet as well."""
     data = {"name": "bench", "checkpoints": [{"repo": "o/n", "name": "one", "context": TOKENS}]}
     study = check_study(data, "the benchmark")
-    layers = tuple(AttentionLayer(i, i, HEADS, KEYS, D, 1.0, None) for i in range(LAYERS))
+    layers = tuple(AttentionLayer(i, i, HEADS, KEYS, d, 1.0, None) for i in range(LAYERS))
     layout = Layout("smollm3", LAYERS, layers, False)
     chosen = layout.heads(heads)
     generator = np.random.default_rng(0)
@@ -75,7 +88,7 @@ def write_results(results: Path, heads: int, shards: int, dump: bool = True) -> 
         seen: dict[str, list[NDArray[np.float32]]] = {"q": [], "k": []}
         for part in parts:
             for odd, (kind, numbers) in enumerate((("q", own.heads), ("k", own.key_heads))):
-                own_vectors = vectors(generator, 2 * own.layer.layer + odd, len(numbers))
+                own_vectors = vectors(generator, 2 * own.layer.layer + odd, len(numbers), d)
                 seen[kind].append(own_vectors.astype(np.float32))
             x = {kind: one[-1].astype(np.float64) for kind, one in seen.items()}
             part["moments", own.layer.layer] = moment_sums(
@@ -108,7 +121,7 @@ def write_vectors(path: Path, values: NDArray[np.float32]) -> None:
             "bucket": position // (TOKENS // 16),
             "example_id": example,
             "position": position,
-            "vector": pa.FixedSizeListArray.from_arrays(values.ravel(), D),
+            "vector": pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1]),
         }
     )
     pq.write_table(table, path, use_dictionary=False)
@@ -118,7 +131,7 @@ def read_vectors(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Vectors [n, d] of one head and their positions [n]."""
     table = pq.read_table(path, columns=["position", "vector"])
     values: NDArray[np.float32] = table["vector"].combine_chunks().flatten().to_numpy()
-    return values.reshape(len(table), D), table["position"].to_numpy()
+    return values.reshape(len(table), -1), table["position"].to_numpy()
 
 
 def by_scripts(results: Path, make: Callable[[], Any]) -> pd.DataFrame:
@@ -149,7 +162,7 @@ def largest_difference(found: pd.DataFrame, exact: pd.DataFrame) -> float:
     return float(max((first[r].abs() - first[f"{r}_exact"].abs()).abs().max() for r in ("r_q", "r_k")))
 
 
-def write_everything(results: Path, heads: int, shards: int, kept: int) -> int:
+def write_everything(results: Path, heads: int, shards: int, kept: int, d: int = 128) -> int:
     """A results folder with one checkpoint of the same shape and all statistics; returns vectors kept of a head.
 
     The model is SmolLM3's with random weights and a narrow residual stream, which analysis does not see.
@@ -167,7 +180,7 @@ def write_everything(results: Path, heads: int, shards: int, kept: int) -> int:
         num_hidden_layers=LAYERS,
         num_attention_heads=HEADS,
         num_key_value_heads=KEYS,
-        head_dim=D,
+        head_dim=d,
         max_position_embeddings=TOKENS,
         pad_token_id=None,
         bos_token_id=None,
@@ -219,13 +232,6 @@ def main() -> None:
     parser.add_argument("--kept", type=int, default=2048, help="vectors kept of each head and kind; 0: moments alone")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    scatter = np.cov(np.random.default_rng(0).normal(size=(D, 4 * D)) * np.exp(-np.arange(D) / 20)[:, None])
-    stack = np.broadcast_to(scatter, (options.heads, D, D)).copy()
-
-    def decompose() -> None:
-        with threadpool_limits(1):
-            np.linalg.eigh(stack)
-
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder)
         write_results(results, options.heads, options.shards)
@@ -233,29 +239,32 @@ def main() -> None:
         # Checked once in a process, and apart: how long it takes depends on the bytes of shards and on nothing else.
         sealing = seconds(lambda: [is_intact(path) for path in shards])
         exact = analyze(results).table
+        d = StoredCapture(capture_folder(results, "one"), "one").layout.layers[0].head_dim
         tables: dict[str, pd.DataFrame] = {}
         works: dict[str, Callable[[], object]] = {
-            FLOOR: decompose,
+            FLOOR: decomposing(options.heads, d, 1),
+            FLOOR_ALL: decomposing(options.heads, d, os.cpu_count() or 1),
             "ropewalk, qk table with errors": lambda: pooled_axis(results),
             "ropewalk, all tables of moments with errors": lambda: analyze(results),
             "scikit-learn PCA, SciPy pearsonr": lambda: tables.update(pca=by_scripts(results, lambda: PCA(COMPONENTS))),
             "scikit-learn IncrementalPCA, SciPy pearsonr": lambda: tables.update(
-                incremental=by_scripts(results, lambda: IncrementalPCA(COMPONENTS, batch_size=TOKENS))
+                incremental=by_scripts(results, lambda: IncrementalPCA(COMPONENTS, batch_size=2 * TOKENS))
             ),
         }
-        found = alternate({name: lambda work=work: seconds(work) for name, work in works.items()}, options.rounds)  # type: ignore[misc]
-        peaks = {name: peak_above(work) for name, work in works.items()}
+        found = side_by_side(works, options.rounds)
         sizes = {
             "shards": sum(path.stat().st_size for path in shards),
             "vectors": sum(path.stat().st_size for path in results.rglob("data.parquet")),
         }
         differences = {name: largest_difference(table, exact) for name, table in tables.items()}
-    print(f"{options.heads} heads, head_dim {D}, {options.shards} shards, {options.rounds} rounds")
-    for name, series in found.items():
-        ratio = series.over(found[FLOOR])
+    print(f"{options.heads} heads, head_dim {d}, {options.shards} shards, {options.rounds} rounds")
+    floor = Series(tuple(found[FLOOR]["seconds"]))
+    for name, row in found.items():
+        series, peaks = Series(tuple(row["seconds"])), Series(tuple(row["peaks"]))
+        ratio = series.over(floor)
         print(
             f"  {name:<44} {1000 * series.median / options.heads:8.2f} ms a head   "
-            f"{ratio.median:7.2f} ({ratio.least:.2f} to {ratio.most:.2f})   {peaks[name] / 1e6:7.0f} MB"
+            f"{ratio.median:7.2f} ({ratio.least:.2f} to {ratio.most:.2f})   {size(peaks.median):>9}"
         )
     print(f"  {'checking the seals of shards':<44} {sealing / options.heads * 1000:8.2f} ms a head")
     for name, difference in differences.items():
@@ -271,10 +280,12 @@ def main() -> None:
         "analysis",
         {
             "heads": options.heads,
-            "d": D,
+            "d": d,
+            "shards": options.shards,
+            "rounds": options.rounds,
             "vectors": options.shards * TOKENS,
-            "seconds": {name: list(series.values) for name, series in found.items()},
-            "peaks": peaks,
+            "kept": options.kept,
+            "found": found,
             "sizes": sizes,
             "sealing": sealing,
             "differences": differences,

@@ -1,37 +1,44 @@
 """What capturing costs: the plain forward pass, this project, and what people would use instead, on SmolLM2-135M.
 
-Contenders have a process each, with its model loaded, and take turns. Of each: wall time as a ratio to that of the
-plain pass of the same round, the most resident memory above that of the loaded model, and the bytes it leaves on disk.
+Contenders have a process each, with its model loaded and one document run, and take turns. Of each: wall time as a
+ratio to that of the plain pass of the same round, the most resident memory above that of the loaded model, and the
+bytes it leaves on disk.
 
     python benchmarks/capture.py [--tokens 2048] [--documents 1 4 16] [--rounds 5] [--only plain moments]
 """
 
 import argparse
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 from contenders import MODEL, random_documents
-from measuring import Series, alternate, keep, peak_above, seconds
+from measuring import Run, Series, alternate, columns, keep, resident, run
 from peers import CONTENDERS
 from ropewalk.text import one_line, size, table
 
-PLAIN = "plain"
+PLAIN, KEPT = "plain", "kept"
 
 
-def serve(end: Connection, key: str, documents: int, length: int) -> None:
-    """Prepare a contender, then do what is asked for until the pipe is closed: `time`, or `weigh`."""
+def serve(end: Connection, key: str, length: int) -> None:
+    """Prepare a contender, then run as many documents as are asked for, until the pipe is closed."""
     contender = CONTENDERS[key]()
     try:
-        contender.prepare(MODEL, random_documents(documents, length))
+        contender.prepare(MODEL)
+        contender.take(random_documents(1, length))
+        contender.run()
+        contender.clear()
+        # What torch and libraries set up with the first document is none of the capture's.
+        base = resident()
         end.send({"name": contender.name, "keeps": contender.keeps})
         while True:
-            asked = end.recv()
-            taken = seconds(contender.run) if asked == "time" else peak_above(contender.run)
-            answer = taken if asked == "time" else {"peak": taken, "written": contender.written}
+            contender.take(random_documents(end.recv(), length))
+            measured = run(contender.run, base)
+            written = contender.written
             contender.clear()
-            end.send(answer)
+            end.send((measured, written))
     except EOFError:
         return
     except Exception as error:
@@ -42,24 +49,20 @@ def serve(end: Connection, key: str, documents: int, length: int) -> None:
 class Racer:
     """A contender in its own process."""
 
-    def __init__(self, key: str, documents: int, length: int) -> None:
+    def __init__(self, key: str, length: int) -> None:
         context = multiprocessing.get_context("spawn")
         self._end, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, key, documents, length), daemon=True)
+        self._process = context.Process(target=serve, args=(theirs, key, length), daemon=True)
         self._process.start()
         theirs.close()
         self.facts: dict[str, Any] = self._answer()
 
-    def time(self) -> float:
-        """Seconds of one run."""
-        self._end.send("time")
-        return float(self._answer())
-
-    def weigh(self) -> dict[str, int]:
-        """Peak memory and bytes written of one run."""
-        self._end.send("weigh")
-        found: dict[str, int] = self._answer()
-        return found
+    def run(self, documents: int) -> Run:
+        """Run some documents once; the bytes written are kept among the facts."""
+        self._end.send(documents)
+        measured, self.facts["written"] = self._answer()
+        assert isinstance(measured, Run)
+        return measured
 
     def close(self) -> None:
         """Let the process go."""
@@ -77,23 +80,22 @@ class Racer:
         return answer
 
 
-def race(keys: Sequence[str], documents: int, length: int, rounds: int) -> tuple[dict[str, Any], dict[str, str]]:
-    """Numbers of all contenders over some documents, and what those said that could not do it."""
+def start(keys: Sequence[str], length: int) -> tuple[dict[str, Racer], dict[str, str]]:
+    """Contenders that have run one document, and what those said that could not."""
     racers: dict[str, Racer] = {}
     failed: dict[str, str] = {}
     for key in keys:
         try:
-            racers[key] = Racer(key, documents, length)
-            weighed = racers[key].weigh()
-            racers[key].facts |= weighed
+            racers[key] = Racer(key, length)
         except RuntimeError as error:
             failed[key] = str(error)
-            racers.pop(key, None)
-    # The run that was weighed has warmed everything up.
-    found = alternate({key: racer.time for key, racer in racers.items()}, rounds, warmups=0)
-    for racer in racers.values():
-        racer.close()
-    return {key: {**racers[key].facts, "seconds": list(series.values)} for key, series in found.items()}, failed
+    return racers, failed
+
+
+def race(racers: Mapping[str, Racer], documents: int, rounds: int) -> dict[str, Any]:
+    """Numbers of all contenders over some documents."""
+    found = alternate({key: partial(racer.run, documents) for key, racer in racers.items()}, rounds, warmups=0)
+    return {key: {**racers[key].facts, **columns(runs)} for key, runs in found.items()}
 
 
 def lines(found: dict[str, Any]) -> list[str]:
@@ -101,14 +103,14 @@ def lines(found: dict[str, Any]) -> list[str]:
     plain = Series(tuple(found[PLAIN]["seconds"]))
     rows = []
     for one in found.values():
-        series = Series(tuple(one["seconds"]))
+        series, peaks = Series(tuple(one["seconds"])), Series(tuple(one["peaks"]))
         ratio = series.over(plain)
         rows.append(
             [
                 one["name"],
                 f"{series.median:.2f} s",
                 f"{ratio.median:.3f} ({ratio.least:.3f} to {ratio.most:.3f})",
-                size(one["peak"]),
+                size(peaks.median),
                 size(one["written"]),
             ]
         )
@@ -124,17 +126,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
     options = parser.parse_args()
-    keys = list(dict.fromkeys([PLAIN, *options.only]))
+    racers, failed = start(list(dict.fromkeys([PLAIN, *options.only])), options.tokens)
+    for key, message in failed.items():
+        print(f"{key} could not: {message}")
     measured: dict[str, Any] = {}
     for documents in options.documents:
-        found, failed = race(keys, documents, options.tokens, options.rounds)
-        measured[str(documents)] = {"found": found, "failed": failed}
+        measured[str(documents)] = race(racers, documents, options.rounds)
         print(f"SmolLM2-135M, {documents} x {options.tokens:,} tokens, float32, {options.rounds} rounds")
-        print("\n".join(f"  {line}" for line in lines(found)))
-        for key, message in failed.items():
-            print(f"  {key} could not: {message}")
+        print("\n".join(f"  {line}" for line in lines(measured[str(documents)])), flush=True)
         # After each, so that hours are not lost with the last one.
-        keep("capture", {"tokens": options.tokens, "rounds": options.rounds, "documents": measured})
+        facts = {"tokens": options.tokens, "rounds": options.rounds, "failed": failed}
+        keep("capture", {**facts, "documents": measured})
+        # What keeping memory does to the plain pass is the same for any number of documents.
+        if KEPT in racers:
+            racers.pop(KEPT).close()
+    for racer in racers.values():
+        racer.close()
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ropewalk.capture.collector import Collection, collect
+from ropewalk.capture.memory import keep_freed
 from ropewalk.capture.shards import Provenance, ShardSums, shard_path, write_shard
 from ropewalk.models.loading import load_model
 from ropewalk.models.probe import read_layout
@@ -36,7 +37,7 @@ Reference = Mapping[tuple[int, int], Vectors]
 
 
 class Contender(ABC):
-    """One way to capture: prepared once, run any number of times with `clear` after each, in a process of its own.
+    """One way to capture: prepared once, given documents, run any number of times with `clear` after each.
 
     `name` is for tables, `keeps` says what is there after a run, and where.
     """
@@ -44,14 +45,17 @@ class Contender(ABC):
     name: str
     keeps: str
 
-    def prepare(self, folder: Path, tokens: NDArray[np.int32]) -> None:
-        """Load the model of a folder, and take documents [documents, length]; not timed."""
-        self.tokens = tokens
-        self.ids = [torch.from_numpy(row.astype(np.int64))[None] for row in tokens]
+    def prepare(self, folder: Path) -> None:
+        """Load the model of a folder; not timed."""
         self.model = load(folder)
         self.backbone: Any = self.model.get_decoder()  # type: ignore[operator]
         self.output = folder.parent / "contenders" / self.name.replace(",", "").replace(" ", "-")
         self.clear()
+
+    def take(self, tokens: NDArray[np.int32]) -> None:
+        """The documents [documents, length] that are run from now on; not timed."""
+        self.tokens = tokens
+        self.ids = [torch.from_numpy(row.astype(np.int64))[None] for row in tokens]
 
     @abstractmethod
     def run(self) -> None:
@@ -88,10 +92,22 @@ class Plain(Contender):
         del reference
 
 
+class Kept(Plain):
+    """The same in a process that keeps freed memory from one layer to the next, as captures of this project do."""
+
+    name = "plain, freed memory kept"
+
+    def prepare(self, folder: Path) -> None:
+        """Set the allocator first."""
+        keep_freed()
+        super().prepare(folder)
+
+
 class Ropewalk(Contender):
     """This project: statistics are summed during the pass, which ends at the last layer's queries and keys.
 
-    The sums of all documents are written as one shard, as `ropewalk run` does.
+    The sums of all documents are written as one shard, as `ropewalk run` does, in a process that keeps freed memory, as
+    it does too.
     """
 
     sums: ShardSums
@@ -101,9 +117,14 @@ class Ropewalk(Contender):
         self.keeps = f"{', '.join(statistics)} of every token, as one shard on disk"
         self._statistics = statistics
 
-    def prepare(self, folder: Path, tokens: NDArray[np.int32]) -> None:
+    def prepare(self, folder: Path) -> None:
+        """Set the allocator first."""
+        keep_freed()
+        super().prepare(folder)
+
+    def take(self, tokens: NDArray[np.int32]) -> None:
         """Measure the model's layout too."""
-        super().prepare(folder, tokens)
+        super().take(tokens)
         documents, context = tokens.shape
         layout = with_rotary(self.model, read_layout(self.model), context)
         scope = Scope(context=context, documents=documents, bucket_size=max(1, context // 16))

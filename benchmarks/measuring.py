@@ -1,4 +1,4 @@
-"""Measuring side by side: seconds over rounds in which contenders take turns, and peak memory of one piece of work."""
+"""Measuring side by side: contenders take turns for some rounds; each run gives its seconds and its peak memory."""
 
 import ctypes
 import gc
@@ -8,13 +8,15 @@ import platform
 import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
+import pyarrow as pa
 
 KEPT = Path(__file__).parent.parent / "build" / "bench"
 """Where benchmarks keep what they measured."""
@@ -22,12 +24,13 @@ KEPT = Path(__file__).parent.parent / "build" / "bench"
 SAMPLING = 0.005
 """Seconds between two looks at the memory, where the system keeps no high-water mark that can be set back."""
 
+T = TypeVar("T")
 _REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 
 @dataclass(frozen=True)
 class Series:
-    """One number a round: seconds of a contender, or how many times those of another they are."""
+    """One number a round: seconds or bytes of a contender, or how many times those of another they are."""
 
     values: tuple[float, ...]
 
@@ -58,66 +61,92 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def alternate(timers: Mapping[str, Callable[[], float]], rounds: int, warmups: int = 1) -> dict[str, Series]:
-    """Let all contenders take turns, `rounds` times after some that do not count; each timer returns its seconds.
+@dataclass(frozen=True)
+class Run:
+    """One run of a piece of work: its seconds, and its bytes of resident memory at the most."""
 
-    A timer may ask another process. Every round begins with the next contender, so that none always runs first.
+    seconds: float
+    peak: int
+
+
+def run(work: Callable[[], object], base: int | None = None) -> Run:
+    """Time and weigh one call. Memory is counted above `base`, or above what is resident right before."""
+    before = resident()
+    with _HighWater() as water:
+        taken = seconds(work)
+    return Run(taken, water.highest - (before if base is None else base))
+
+
+def alternate(runs: Mapping[str, Callable[[], T]], rounds: int, warmups: int = 1) -> dict[str, list[T]]:
+    """Let all contenders take turns, `rounds` times after some that do not count; what each gave in every round.
+
+    A contender may be another process. Every round begins with the next one, so that none always runs first.
     """
-    names = list(timers)
-    found: dict[str, list[float]] = {name: [] for name in names}
+    names = list(runs)
+    found: dict[str, list[T]] = {name: [] for name in names}
     for number in range(warmups + rounds):
         first = number % len(names)
         for name in names[first:] + names[:first]:
-            value = timers[name]()
+            value = runs[name]()
             if number >= warmups:
                 found[name].append(value)
-    return {name: Series(tuple(values)) for name, values in found.items()}
+    return found
 
 
-def peak_above(work: Callable[[], object]) -> int:
-    """Bytes of resident memory of this process while something was done, at the most, above those before it.
+def side_by_side(works: Mapping[str, Callable[[], object]], rounds: int, warmups: int = 1) -> dict[str, dict[str, Any]]:
+    """Pieces of work of this process in turn: the seconds and peaks of each, as they are kept."""
+    found = alternate({name: partial(run, work) for name, work in works.items()}, rounds, warmups)
+    return {name: columns(runs) for name, runs in found.items()}
 
-    Memory that was freed earlier is given back to the system first, where that can be asked for (glibc): work that
-    took it again would seem to need less. Other allocators (pyarrow's) keep theirs, so the first run of a process is
-    the one to measure. What the work leaves behind counts as what it needs.
+
+def columns(runs: Sequence[Run]) -> dict[str, list[float]]:
+    """Runs as they are kept: all seconds, all peaks."""
+    return {"seconds": [one.seconds for one in runs], "peaks": [one.peak for one in runs]}
+
+
+def resident() -> int:
+    """Bytes of resident memory of this process, after memory that was freed has gone back to the system.
+
+    Work that took it again would seem to need less: glibc and pyarrow are asked for it.
     """
     gc.collect()
+    pa.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-    try:
-        _REFS.write_text("5")  # sets the high-water mark to what is resident now (Linux)
-    except OSError:
-        return _sampled_peak(work)
-    before = _status("VmRSS")
-    work()
-    return _status("VmHWM") - before
+    return int(psutil.Process().memory_info().rss)
+
+
+class _HighWater:
+    """The most resident memory of this process while a block runs: Linux's own mark, or else by looking often."""
+
+    highest = 0
+
+    def __enter__(self) -> "_HighWater":
+        self._done, self._thread = threading.Event(), threading.Thread(target=self._look, daemon=True)
+        try:
+            _REFS.write_text("5")  # sets the mark to what is resident now
+        except OSError:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._thread.is_alive():
+            self.highest = _status("VmHWM")
+            return
+        self._done.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        process = psutil.Process()
+        while not self._done.wait(SAMPLING):
+            self.highest = max(self.highest, process.memory_info().rss)
 
 
 def _status(field: str) -> int:
     """A field of the process's status that is given in kB, in bytes."""
     lines = _STATUS.read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
-
-
-def _sampled_peak(work: Callable[[], object]) -> int:
-    """The same by looking every few milliseconds, which misses what is shorter."""
-    process, done = psutil.Process(), threading.Event()
-    before = highest = process.memory_info().rss
-
-    def look() -> None:
-        nonlocal highest
-        while not done.wait(SAMPLING):
-            highest = max(highest, process.memory_info().rss)
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    try:
-        work()
-    finally:
-        done.set()
-        thread.join()
-    return int(max(highest, process.memory_info().rss) - before)
 
 
 def keep(name: str, data: Mapping[str, Any]) -> None:

@@ -27,6 +27,7 @@ from contenders import (
     MODEL,
     Contender,
     Keeping,
+    Kept,
     Plain,
     Reference,
     Ropewalk,
@@ -59,11 +60,11 @@ class TransformerLens(Keeping):
 
     caches: list[Any]
 
-    def prepare(self, folder: Path, tokens: NDArray[np.int32]) -> None:
+    def prepare(self, folder: Path) -> None:
         """Put the bridge around the model."""
         from transformer_lens.model_bridge import TransformerBridge
 
-        super().prepare(folder, tokens)
+        super().prepare(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf_file(folder))
         self._bridge = TransformerBridge.boot_transformers(
             str(folder), hf_model=self.model, tokenizer=tokenizer, device="cpu", dtype=torch.float32
@@ -103,11 +104,11 @@ class NNsight(Keeping):
 
     saved: list[list[tuple[torch.Tensor, torch.Tensor]]]
 
-    def prepare(self, folder: Path, tokens: NDArray[np.int32]) -> None:
+    def prepare(self, folder: Path) -> None:
         """Wrap the backbone."""
         import nnsight
 
-        super().prepare(folder, tokens)
+        super().prepare(folder)
         self._traced = nnsight.NNsight(self.backbone)
 
     @torch.inference_mode()
@@ -145,9 +146,9 @@ class Dump(Keeping):
     name = "hooks and Parquet"
     keeps = "every query and key, on disk, as one Parquet file per layer, head, kind and document"
 
-    def prepare(self, folder: Path, tokens: NDArray[np.int32]) -> None:
+    def prepare(self, folder: Path) -> None:
         """Register the function, with SDPA's mask."""
-        super().prepare(folder, tokens)
+        super().prepare(folder)
         AttentionInterface.register("dump", self._attend)
         AttentionMaskInterface.register("dump", sdpa_mask)
         self.model.set_attn_implementation("dump")  # type: ignore[operator]
@@ -197,6 +198,7 @@ def _read(path: Path) -> NDArray[np.float32]:
 
 CONTENDERS: dict[str, Callable[[], Contender]] = {
     "plain": Plain,
+    "kept": Kept,
     "moments": lambda: Ropewalk("moments", "moments"),
     "all": lambda: Ropewalk("all statistics", *Capture().statistics),
     "transformer_lens": TransformerLens,
@@ -230,7 +232,8 @@ def check(length: int) -> None:
     wrong = []
     for key, make in CONTENDERS.items():
         contender = make()
-        contender.prepare(MODEL, tokens)
+        contender.prepare(MODEL)
+        contender.take(tokens)
         contender.run()
         difference = contender.difference(reference)
         contender.clear()

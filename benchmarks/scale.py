@@ -8,24 +8,20 @@ computed from operations, and said to be.
 """
 
 import argparse
-import gc
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 from torch import nn
 from transformers import SmolLM3Config, SmolLM3ForCausalLM
 
-import analysis
-from measuring import Series, alternate, keep, peak_above, seconds
+from analysis import decomposing, write_results
+from measuring import Series, keep, side_by_side
 from ropewalk.capture.collector import Collection, collect
-from ropewalk.capture.shards import capture_folder
-from ropewalk.capture.stored import StoredCapture
+from ropewalk.capture.memory import keep_freed
 from ropewalk.models.probe import read_layout
 from ropewalk.models.rotary import with_rotary
 from ropewalk.results import analyze
@@ -43,7 +39,7 @@ Measured = dict[str, dict[str, Any]]
 
 def small_model() -> nn.Module:
     """A random SmolLM3 of few and narrow layers, in which long documents fit."""
-    return model(hidden=256, intermediate=768, layers=4, heads=8, keys=2, d=32)
+    return model(hidden=128, intermediate=384, layers=4, heads=4, keys=2, d=32)
 
 
 def large_model() -> nn.Module:
@@ -72,7 +68,8 @@ def model(hidden: int, intermediate: int, layers: int, heads: int, keys: int, d:
 
 
 def captures(own: nn.Module, documents: int, length: int) -> dict[str, Callable[[], object]]:
-    """The plain pass, moments and all statistics over random documents."""
+    """The plain pass, moments and all statistics over random documents, all of them with freed memory kept."""
+    keep_freed()
     tokens = np.random.default_rng(0).integers(0, 1024, size=(documents, length)).astype(np.int32)
     layout = with_rotary(own, read_layout(own), length)
     scope = Scope(context=length, documents=documents, bucket_size=max(1, length // 16))
@@ -90,57 +87,37 @@ def captures(own: nn.Module, documents: int, length: int) -> dict[str, Callable[
     return {"plain": plain, "moments": capturing("moments"), "all": capturing(*Capture().statistics)}
 
 
-def measured(works: dict[str, Callable[[], object]], rounds: int) -> Measured:
-    """Seconds over rounds, and memory, of each."""
-    peaks = {name: peak_above(work) for name, work in works.items()}
-    found = alternate({name: partial(seconds, work) for name, work in works.items()}, rounds, warmups=0)
-    return {name: {"seconds": list(series.values), "peak": peaks[name]} for name, series in found.items()}
-
-
 def over_tokens(rounds: int) -> dict[str, Measured]:
     """One document, longer and longer."""
     own = small_model()
-    return {str(length): measured(captures(own, 1, length), rounds) for length in (1024, 4096, 16384, 65536)}
+    return {str(length): side_by_side(captures(own, 1, length), rounds) for length in (1024, 4096, 16384, 65536)}
 
 
 def over_documents(rounds: int) -> dict[str, Measured]:
     """More and more documents of 1,024 tokens."""
     own = small_model()
-    return {str(count): measured(captures(own, count, 1024), rounds) for count in (1, 4, 16, 64)}
+    return {str(count): side_by_side(captures(own, count, 1024), rounds) for count in (1, 4, 16, 64)}
 
 
 def over_heads(rounds: int) -> dict[str, Measured]:
     """From shards to tables: more heads of 128 dimensions, and 100 heads of more dimensions."""
     found = {}
     for heads, d in ((30, 128), (100, 128), (300, 128), (576, 128), (100, 32), (100, 64), (100, 256)):
-        analysis.D = d
         with TemporaryDirectory() as folder:
-            analysis.write_results(Path(folder), heads, Capture().shards, dump=False)
-            found[f"{heads} x {d}"] = measured(tables(Path(folder), heads, d), rounds)
+            results = Path(folder)
+            write_results(results, heads, Capture().shards, d, dump=False)
+            works: dict[str, Callable[[], object]] = {
+                "plain": decomposing(heads, d, 1),
+                "all": lambda results=results: analyze(results),  # type: ignore[misc]
+            }
+            found[f"{heads} x {d}"] = side_by_side(works, rounds)
     return found
-
-
-def tables(results: Path, heads: int, d: int) -> dict[str, Callable[[], object]]:
-    """One eigendecomposition a head on one core, and all tables from shards on all."""
-    captured = StoredCapture(capture_folder(results, "one"), "one")
-    assert len(captured.heads) == heads
-    scatters = np.random.default_rng(0).normal(size=(heads, d, 4 * d)) * np.exp(-np.arange(d) / 20)[:, None]
-    stack = scatters @ scatters.transpose(0, 2, 1)
-
-    def decompose() -> None:
-        with threadpool_limits(1):
-            np.linalg.eigh(stack)
-
-    return {"plain": decompose, "all": lambda: analyze(results)}
 
 
 def large(rounds: int) -> dict[str, Measured]:
     """SmolLM3-3B's shape in float32, 512 tokens."""
     own = large_model()
-    found = {"512": measured(captures(own, 1, 512), rounds)}
-    del own
-    gc.collect()
-    return found
+    return {"512": side_by_side(captures(own, 1, 512), rounds)}
 
 
 def whole_study() -> dict[str, float]:
@@ -164,18 +141,21 @@ def whole_study() -> dict[str, float]:
         2 * layers * queries * d * one.context * count for one, count in zip(study.checkpoints, tokens, strict=True)
     )
     stored = chosen + layers * keys
-    sums = 0.0
+    sums = []
     for one in study.checkpoints:
         scope = Scope(context=one.context, documents=documents, bucket_size=one.bucket_size or one.context // 16)
         chosen_statistics = build(study.capture.statistics)
-        sums += sum(each.stored_bytes(stored, d, scope, study.capture.shards) for each in chosen_statistics)
+        sums.append(sum(each.stored_bytes(stored, d, scope, 1) for each in chosen_statistics))
     return {
         "tokens": float(sum(tokens)),
         "forward": float(forward),
         "attention": float(attention),
         "moments": float(sum(2 * stored * d * d * count for count in tokens)),
+        "used": USED,
         "hours": (forward + attention) / (GPU * USED) / 3600,
-        "disk": sums,
+        "disk": study.capture.shards * sum(sums),
+        "held": max(sums),
+        "vectors": float(max(one.context for one in study.checkpoints)) * stored * d * 2,
         "dump": float(sum(tokens)) * stored * d * 2,
         "sampled": float(len(tokens) * documents * 16 * stored * d * 2),
     }
@@ -190,6 +170,11 @@ PARTS: dict[str, Callable[[int], Any]] = {
 }
 
 
+def weight(one: Mapping[str, Any]) -> str:
+    """The median of peaks."""
+    return size(Series(tuple(one["peaks"])).median)
+
+
 def show(name: str, found: dict[str, Any]) -> None:
     """Print what a part found."""
     print(name)
@@ -199,11 +184,11 @@ def show(name: str, found: dict[str, Any]) -> None:
             continue
         plain = Series(tuple(row["plain"]["seconds"]))
         cells = [
-            f"{work} {Series(tuple(one['seconds'])).over(plain).median:.3f} ({size(one['peak'])})"
+            f"{work} {Series(tuple(one['seconds'])).over(plain).median:.3f} ({weight(one)})"
             for work, one in row.items()
             if work != "plain"
         ]
-        print(f"  {key:>10}  plain {plain.median:8.3f} s ({size(row['plain']['peak'])})   {'   '.join(cells)}")
+        print(f"  {key:>10}  plain {plain.median:8.3f} s ({weight(row['plain'])})   {'   '.join(cells)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

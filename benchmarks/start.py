@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from measuring import alternate, keep, seconds
+from measuring import Series, alternate, keep, seconds
 
 COMMAND = [str(Path(sys.executable).parent / "ropewalk")]
 """The command line, of the environment that runs this."""
@@ -64,9 +64,10 @@ def main() -> None:
         options.rounds,
     )
     found |= alternate({"ropewalk demo": demo}, options.demos, warmups=0)
-    for name, series in found.items():
+    for name, values in found.items():
+        series = Series(tuple(values))
         print(f"  {name:<22} {series.median:7.2f} s  ({series.least:.2f} to {series.most:.2f})")
-    keep("start", {name: list(series.values) for name, series in found.items()})
+    keep("start", found)
 
 
 if __name__ == "__main__":

@@ -190,9 +190,9 @@ class _Collector:
 
     def result(self) -> ShardSums:
         sums: dict[tuple[str, int], Sums] = {}
-        for call_index, accumulators in self._accumulators.items():
-            heads = self._heads[call_index]
-            for name, accumulator in accumulators.items():
+        for call_index, heads in self._heads.items():
+            # A layer at a time goes over from accumulators to sums, so that there are never all of both.
+            for name, accumulator in self._accumulators.pop(call_index).items():
                 # In one order in memory, as shards are read back: other orders would be summed to other last digits.
                 arrays = {part: np.asarray(array, order="C") for part, array in accumulator.sums().items()}
                 _check_finite(name, arrays, heads)
