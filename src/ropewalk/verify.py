@@ -23,7 +23,6 @@ from ropewalk.capture.stored import StoredCapture, stored_captures
 from ropewalk.digests import DIGESTS, Remembered
 from ropewalk.errors import RopewalkError
 from ropewalk.figures.head_collage import COLLAGES
-from ropewalk.figures.sharing import spare_processes
 from ropewalk.freshness import StaleTablesError, picture_folders, pictures_made_from
 from ropewalk.notes import Note, read_note
 from ropewalk.ownership import MARK, claim, note_page, noted_page, read_owner
@@ -251,7 +250,7 @@ def repair(folder: Path, checks: list[Check]) -> None:
     results = load(folder) if {"figures", "report"} & taken else None
     if results is not None and "figures" in taken and first <= STEPS.index("figures"):
         for drawn, axis in picture_folders(folder).items():
-            results.write_figures(drawn, axis, lambda path: logger.info("%s", path), spare_processes())
+            results.write_figures(drawn, axis, done=lambda path: logger.info("%s", path))
         for checkpoint, layer, head in _collages(folder, results):
             results.write_collage(folder / COLLAGES, layer, head, checkpoint)
     if results is not None and "report" in taken:

@@ -39,6 +39,9 @@ from ropewalk.ownership import is_marked
 from ropewalk.seals import Ledger
 from ropewalk.summary.view import View
 
+Told = Callable[[Path], object]
+"""Who is told of each folder when it is written."""
+
 FIGURES: tuple[FigureSpec, ...] = (
     position_signal.FIGURE,
     taxonomy_evolution.FIGURE,
@@ -101,7 +104,7 @@ def write_figures(
     source: str,
     options: Mapping[str, Mapping[str, Any]] = {},
     made_from: Mapping[str, Any] = {},
-    done: Callable[[Path], object] = lambda _: None,
+    done: Told = lambda _: None,
     helpers: int = 0,
 ) -> list[Path]:
     """Write `folder/NN_name/{figure.png, figure.pdf, README.md}` of every figure that there are numbers for.
