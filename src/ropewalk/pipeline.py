@@ -4,6 +4,7 @@ from pathlib import Path
 
 from ropewalk.capture.stored import stored_captures
 from ropewalk.errors import IncompleteError, RopewalkError
+from ropewalk.figures.sharing import spare_processes
 from ropewalk.files import alone
 from ropewalk.freshness import StaleTablesError
 from ropewalk.progress import logger
@@ -65,5 +66,5 @@ def _tabulated(folder: Path) -> Results:
 
 def draw(results: Results, folder: Path) -> Path:
     """Write the figures and the report of results into their folder; return the report's path."""
-    results.write_figures(folder / "figures", done=lambda path: logger.info("%s", path))
+    results.write_figures(folder / "figures", done=lambda path: logger.info("%s", path), helpers=spare_processes())
     return results.report(folder)

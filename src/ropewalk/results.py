@@ -1,6 +1,6 @@
 """Results: the one object that the command line, figures, the report and a notebook stand on."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from ropewalk.errors import RopewalkError
 from ropewalk.export.formats import export
 from ropewalk.export.source import Source
 from ropewalk.figures import head_collage
-from ropewalk.figures.gallery import FIGURES, find, study_options, write_figures
+from ropewalk.figures.gallery import FIGURES, Told, find, study_options, write_figures
 from ropewalk.fingerprint import file_fingerprint
 from ropewalk.freshness import fresh_pictures, pictures_made_from, stale_where_wrong, tables_digest, tables_made_from
 from ropewalk.head import HeadDetail, head_detail
@@ -198,14 +198,15 @@ class Results:
         return f"{self.name if self.folder is None else self.folder.resolve().name}/{file}"
 
     def write_figures(
-        self, folder: Path | str, axis: str | None = None, done: Callable[[Path], object] = lambda _: None
+        self, folder: Path | str, axis: str | None = None, done: Told = lambda _: None, helpers: int = 0
     ) -> list[Path]:
         """Write every figure (PNG, PDF, caption) into a folder of its own below `folder`; returns these.
 
         `axis` is where r_q and r_k are measured, if not as the study says. `done` is called with each when written.
+        Up to so many `helpers`, other processes, draw as well; the files are the same.
         """
-        options = self.figure_options(axis)
-        return write_figures(self.view, Path(folder), self._source, options, self._pictures_made_from(axis), done)
+        options, made_from = self.figure_options(axis), self._pictures_made_from(axis)
+        return write_figures(self.view, Path(folder), self._source, options, made_from, done, helpers)
 
     def _pictures_made_from(self, axis: str | None = None) -> Mapping[str, Any]:
         return pictures_made_from(self.digest, self.figure_options(axis))

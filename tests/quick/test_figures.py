@@ -1,21 +1,27 @@
 """Figures: the numbers in their artists against plain pandas, and labels that never overlap."""
 
 import inspect
+import io
 import itertools
 import math
+import re
 import sys
+import zlib
 
 import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
+from fontTools import subset
+from fontTools.ttLib import TTFont
 from matplotlib.colors import to_rgb
 
 from helpers.figures import NAMES, check_layout, draw
 from helpers.tables import by_checkpoint, heads_of, leave_one_out, synthetic
 from ropewalk.errors import RopewalkError
 from ropewalk.figures import FIGURES, gallery
-from ropewalk.figures.style import CATEGORY_COLOURS, CATEGORY_LINES, contrasting, shortened
+from ropewalk.figures.embedding import UNUSED
+from ropewalk.figures.style import CATEGORY_COLOURS, CATEGORY_LINES, contrasting, png, png_and_pdf, shortened
 from ropewalk.geometry.taxonomy import CATEGORIES
 from ropewalk.summary.view import View
 
@@ -431,3 +437,39 @@ def test_the_choice_of_axis_draws_each_axis_that_is_there():
     )
     alone = gallery.find("axis_choice").draw(View.of(table)).axes
     assert [len(ax.containers) for ax in alone] == [1, 1, 1, 1]
+
+
+def test_a_figure_is_as_before_after_it_was_printed():
+    figure = draw("concordance", synthetic(3))
+    before = figure.canvas, figure.dpi, figure.get_layout_engine()
+    picture, paper = png_and_pdf(figure)
+    assert (figure.canvas, figure.dpi, figure.get_layout_engine()) == before
+    assert png_and_pdf(figure) == (picture, paper)
+    assert png(figure) == picture
+
+
+def test_picture_and_paper_have_everything_in_the_same_places():
+    figure = draw("position_signal", synthetic(3))
+    places = []
+    for ax in figure.axes:
+        plain_draw = ax.draw
+        ax.draw = lambda renderer, ax=ax, plain_draw=plain_draw: (
+            places.append(ax.get_position().bounds),
+            plain_draw(renderer),
+        )
+    png_and_pdf(figure)
+    assert len(places) == 2 * len(figure.axes)
+    assert places[: len(figure.axes)] == places[len(figure.axes) :]
+
+
+def test_fonts_of_a_paper_are_truetype_without_tables_for_setting_text():
+    options = subset.Options
+    _, paper = png_and_pdf(draw("phase_portraits", synthetic(3)))
+    streams = re.findall(rb"/Length1 \d+.*?stream\r?\n(.*?)\r?\nendstream", paper, re.DOTALL)
+    fonts = [TTFont(io.BytesIO(zlib.decompress(stream))) for stream in streams]
+    assert len(fonts) == paper.count(b"/FontFile2") > 1
+    for font in fonts:
+        assert {"glyf", "hmtx", "loca"} <= set(font.keys())
+        assert not set(UNUSED) & set(font.keys())
+        font.close()
+    assert subset.Options is options

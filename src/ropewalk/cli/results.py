@@ -41,10 +41,11 @@ def figures(results: Path, axis: str | None) -> None:
     RESULTS is the folder of a run, or a qk.csv alone. Writes a folder per figure (PNG, PDF, README) into `figures`
     there; with --axis into a folder beside it, such as `figures_drift`.
     """
+    from ropewalk.figures.sharing import spare_processes
     from ropewalk.pipeline import up_to_date
 
     folder = _folder(results) / (f"figures_{axis}" if axis else "figures")
-    up_to_date(results).write_figures(folder, axis, done=click.echo)
+    up_to_date(results).write_figures(folder, axis, done=click.echo, helpers=spare_processes())
 
 
 @cli.command(example="ropewalk head results/miniature --checkpoint LC2-120 --layer 3 --head 1")

@@ -18,7 +18,7 @@ from ropewalk.export.arrays import ENTRY, Arrays, in_order
 from ropewalk.export.folder import writing
 from ropewalk.export.formats import Format
 from ropewalk.export.source import POST, ByKind, Source, facts
-from ropewalk.figures.style import pdf, png
+from ropewalk.figures.style import png_and_pdf
 from ropewalk.files import write_bytes, write_text
 from ropewalk.geometry.lowrank import (
     Bases,
@@ -103,9 +103,9 @@ def write(source: Source, path: Path, options: Choice) -> list[Path]:
         metadata = {ENTRY: json.dumps({"seal": BLANK, **about})}
         write_bytes(path / FILES[0], seal(save(in_order(arrays), metadata=metadata)))
         write_csv(path / FILES[1], table[list(COLUMNS)])
-        drawn = rank_figure.draw(table)
-        write_bytes(path / FILES[2], png(drawn))
-        write_bytes(path / FILES[3], pdf(drawn))
+        picture, paper = png_and_pdf(rank_figure.draw(table))
+        write_bytes(path / FILES[2], picture)
+        write_bytes(path / FILES[3], paper)
         write_text(path / FILES[4], rank_figure.caption(table, title, centred=options.centred))
     return [path / name for name in FILES]
 

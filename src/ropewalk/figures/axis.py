@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ropewalk.figures.style import RULE, WIDTH, extent, plain, shortened
+from ropewalk.figures.style import RULE, WIDTH, extent, lay_out, plain, shortened
 from ropewalk.summary.lineup import Lineup
 
 ANGLE = 45
@@ -35,12 +35,12 @@ def along_x(figure: Figure, axes: Sequence[Any], lineup: Lineup) -> None:
     spacing = labels_along_x(figure, axes[-1], lineup, margin)
     _names_above(figure, axes[0], lineup, spacing)
     # Long names take room from the panels, which the page gives back.
-    figure.draw_without_rendering()
+    lay_out(figure)
     lowest = LOW_PANEL if len(axes) == 1 else LOW_PANEL / 2
     missing = [max(0.0, lowest - ax.bbox.height / figure.dpi) for ax in axes]
     if any(missing):
         figure.set_figheight(figure.get_figheight() + max(missing) * len(axes))
-        figure.draw_without_rendering()
+        lay_out(figure)
 
 
 def labels_along_x(figure: Figure, ax: Any, lineup: Lineup, margin: float) -> float:
@@ -50,7 +50,7 @@ def labels_along_x(figure: Figure, ax: Any, lineup: Lineup, margin: float) -> fl
     ax.set_xlabel(lineup.noun)
     labels = [plain(shortened(label)) for label in lineup.labels]
     ax.set_xticks(range(count), labels)
-    figure.draw_without_rendering()
+    lay_out(figure)
     spacing = float(ax.bbox.width / (count + 2 * margin))
     boxes = [extent(figure, label) for label in ax.get_xticklabels()]
     fits = all((a.width + b.width) / 2 + 4 < spacing for a, b in pairwise(boxes))
@@ -83,7 +83,7 @@ def _marked(ax: Any, lineup: Lineup, margin: float) -> None:
 
 def title_above(figure: Figure, ax: Any, text: str) -> None:
     """The title of a panel, above the names of groups where they stand over it."""
-    figure.draw_without_rendering()
+    lay_out(figure)
     tops = [extent(figure, name).y1 for name in ax.texts if name.get_gid() == "group name"]
     ax.set_title(text, pad=4 + (max([ax.bbox.y1, *tops]) - ax.bbox.y1) * 72 / figure.dpi)
 
@@ -94,7 +94,7 @@ def along_y(figure: Figure, ax: Any, lineup: Lineup) -> None:
     ax.set_ylim(count, 0)
     labels = [plain(shortened(label)) for label in lineup.labels]
     ax.set_yticks([row + 0.5 for row in range(count)], labels)
-    figure.draw_without_rendering()
+    lay_out(figure)
     spacing = ax.bbox.height / count
     room = GAP * max(extent(figure, label).height for label in ax.get_yticklabels())
     stride = max(1, math.ceil(1.05 * room / spacing))

@@ -190,7 +190,7 @@ def _at_one_context(view: View, quantity: Quantity, way: int, first: int = 0) ->
     """
     if view.axis != "pooled" or not view.has_columns(COMMON) or quantity.measure not in ON_POSITIONS:
         return "", ""
-    change = view.with_columns(COMMON).track(quantity.measure).change(first, len(view.lineup) - 1)
+    change = view.track_common(quantity.measure).change(first, len(view.lineup) - 1)
     left = sign(change, quantity.unit)
     if np.isnan(change.value) or (left != -way if first else left == way):
         return "", ""

@@ -5,8 +5,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from ropewalk.figures.caption import Caption, to_markdown
-from ropewalk.figures.style import pdf, png
-from ropewalk.files import write_bytes, write_text
+from ropewalk.figures.style import png_and_pdf
+from ropewalk.files import write_bytes
 
 FILES = ("figure.png", "figure.pdf", "README.md")
 """What is written of a figure."""
@@ -14,7 +14,6 @@ FILES = ("figure.png", "figure.pdf", "README.md")
 
 def write_figure(target: Path, drawn: Figure, caption: Caption) -> None:
     """Write `figure.png`, `figure.pdf` and `README.md` of a figure into its folder."""
-    picture, paper, text = (target / name for name in FILES)
-    write_bytes(picture, png(drawn))
-    write_bytes(paper, pdf(drawn))
-    write_text(text, to_markdown(caption))
+    contents = (*png_and_pdf(drawn), to_markdown(caption).encode())
+    for name, content in zip(FILES, contents, strict=True):
+        write_bytes(target / name, content)

@@ -33,10 +33,14 @@ from ropewalk.figures import (
     taxonomy_evolution,
 )
 from ropewalk.figures.files import FILES, write_figure
+from ropewalk.figures.sharing import Task, shared
 from ropewalk.figures.spec import AXIS, FigureSpec
 from ropewalk.ownership import is_marked
 from ropewalk.seals import Ledger
 from ropewalk.summary.view import View
+
+Told = Callable[[Path], object]
+"""Who is told of each folder when it is written."""
 
 FIGURES: tuple[FigureSpec, ...] = (
     position_signal.FIGURE,
@@ -100,24 +104,32 @@ def write_figures(
     source: str,
     options: Mapping[str, Mapping[str, Any]] = {},
     made_from: Mapping[str, Any] = {},
-    done: Callable[[Path], object] = lambda _: None,
+    done: Told = lambda _: None,
+    helpers: int = 0,
 ) -> list[Path]:
     """Write `folder/NN_name/{figure.png, figure.pdf, README.md}` of every figure that there are numbers for.
 
     Returns these folders. A ledger beside them holds their digests, and what they were `made_from`.
 
     `source` names the file of the table in the captions, `options` gives keyword options by the name of the figure,
-    and `done` is called with each folder when it is written.
+    and `done` is called with each folder when it is written. Up to so many `helpers`, other processes, draw as well.
     """
     for name, chosen in options.items():
         find(name).check_options(chosen)
-    folders = []
     names = [f"{folder_name(figure)}/{name}" for figure in shown(view) for name in FILES]
     Ledger.begin(folder, names, replace=is_marked(folder.parent))
-    for figure in shown(view):
-        own, target = options.get(figure.name, {}), Path(folder) / folder_name(figure)
-        write_figure(target, figure.draw(view, **own), figure.caption(view, source, **own))
-        folders.append(target)
-        done(target)
+    tasks = [
+        Task(figure.name, Path(folder) / folder_name(figure), dict(options.get(figure.name, {})))
+        for figure in shown(view)
+    ]
+    for task in shared(tasks, lambda task: write_task(task, view, source), view, source, helpers):
+        done(task.target)
     Ledger.of(folder, names, made_from).write(folder)
-    return folders
+    return [task.target for task in tasks]
+
+
+def write_task(task: Task, view: View, source: str) -> None:
+    """Draw and describe one figure, and write it into its folder."""
+    figure = find(task.figure)
+    drawn, caption = figure.draw(view, **task.options), figure.caption(view, source, **task.options)
+    write_figure(task.target, drawn, caption)

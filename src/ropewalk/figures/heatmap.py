@@ -12,7 +12,7 @@ from ropewalk.figures.findings import Candidate, Finding, certain, choose, scale
 from ropewalk.figures.phrases import CORRELATION, Quantity
 from ropewalk.figures.production import steps
 from ropewalk.figures.remarks import about_axis, by_layers
-from ropewalk.figures.style import HATCHED, MANY, WIDTH, contrasting, page, style
+from ropewalk.figures.style import HATCHED, MANY, WIDTH, contrasting, lay_out, page, style
 from ropewalk.figures.tabulated import tabulated
 from ropewalk.figures.wording import titled, unclaimed, value, where
 from ropewalk.geometry.taxonomy import DEPTH_BINS, bin_label
@@ -61,7 +61,7 @@ def draw_heatmap(view: View, column: str, colour_map: str, below: str) -> Figure
     bar.set_ticks(np.linspace(*SCALE, 5).tolist())
     bar.set_label(f"mean ${column}$ {where(view)}" + (f" (left end: below {SCALE[0]})" if negative else ""))
     axis.along_y(figure, ax, view.lineup)
-    figure.draw_without_rendering()
+    lay_out(figure)
     points = 72 / figure.dpi
     cell = ax.bbox.width / DEPTH_BINS * points, ax.bbox.height / count * points
     size = min(LARGEST, cell[0] / (5 * LETTER), cell[1] * LETTER)

@@ -1,16 +1,18 @@
 """Colours, sizes and the temporary style that every figure is drawn and saved in."""
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager, get_font
 
+from ropewalk.figures.embedding import bare_fonts
 from ropewalk.geometry.taxonomy import CATEGORIES, MIXED
 from ropewalk.summary.view import NO_CATEGORY
 from ropewalk.text import is_control
@@ -185,18 +187,43 @@ PDF_METADATA: dict[str, str | None] = {"Creator": None, "Producer": None, "Creat
 
 def png(figure: Figure) -> bytes:
     """The bytes of `figure.png`."""
-    return _file(figure, "png", PNG_METADATA)
-
-
-def pdf(figure: Figure) -> bytes:
-    """The bytes of `figure.pdf`, with embedded fonts."""
-    return _file(figure, "pdf", PDF_METADATA)
-
-
-def _file(figure: Figure, suffix: str, metadata: dict[str, str | None]) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=suffix, metadata=metadata)
+    with style(), _canvas(figure, FigureCanvasAgg) as canvas:
+        canvas.print_png(buffer, metadata=PNG_METADATA)
     return buffer.getvalue()
+
+
+def png_and_pdf(figure: Figure) -> tuple[bytes, bytes]:
+    """The bytes of `figure.png` and of `figure.pdf`, which has embedded fonts and everything in the same places."""
+    picture, buffer = png(figure), io.BytesIO()
+    with style(), bare_fonts(), _canvas(figure, FigureCanvasPdf) as canvas:
+        # Finding the places takes as long as drawing.
+        figure.set_layout_engine("none")
+        canvas.print_pdf(buffer, metadata=PDF_METADATA)
+    return picture, buffer.getvalue()
+
+
+@contextmanager
+def _canvas(figure: Figure, kind: Callable[[Figure], Any]) -> Iterator[Any]:
+    """Another canvas for a figure, at the resolution of `style`; afterwards it is as it was.
+
+    `savefig` does the same, and draws everything once more before, to no end but its layout.
+    """
+    canvas, dpi, layout = figure.canvas, figure.dpi, figure.get_layout_engine()
+    try:
+        figure.dpi = matplotlib.rcParams["savefig.dpi"]
+        yield kind(figure)
+    finally:
+        figure.dpi = dpi
+        figure.set_canvas(canvas)
+        figure.set_layout_engine(layout)
+
+
+def lay_out(figure: Figure) -> None:
+    """Give panels their places, so that what is in them can be measured."""
+    layout = figure.get_layout_engine()
+    assert layout is not None, "figures are pages, which have one"
+    layout.execute(figure)
 
 
 def extent(figure: Figure, artist: Any) -> Any:

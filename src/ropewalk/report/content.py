@@ -1,16 +1,13 @@
 """What the report says: every number, text and picture of the page."""
 
 import base64
-import io
 import struct
-import zlib
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from PIL import Image
 
 from ropewalk.figures import gallery
 from ropewalk.figures.style import png
@@ -19,11 +16,9 @@ from ropewalk.report import numbers
 from ropewalk.report.explorer import explorer
 from ropewalk.report.glossary import glossary
 from ropewalk.report.parts import Origin, Picture, Report
+from ropewalk.report.pictures import small
 from ropewalk.report.settings import entries, facts, proofs
 from ropewalk.summary.view import View
-
-MOST_PIXELS = 100_000_000
-"""Of a picture: ten times those of the largest figure."""
 
 
 def report_data(
@@ -110,29 +105,11 @@ def _pictures(
 ) -> Iterator[Picture]:
     for figure in gallery.shown(view):
         name, own = gallery.folder_name(figure), options.get(figure.name, {})
-        content = _small(drawn[name]) if name in drawn else None
+        content = small(drawn[name]) if name in drawn else None
         if content is None:
-            content = _small(png(figure.draw(view, **own)))
+            content = small(png(figure.draw(view, **own)))
         assert content is not None, "what was just drawn is a picture"
         # A PNG begins with its signature and the IHDR chunk, whose first two fields are width and height.
         width, height = struct.unpack(">II", content[16:24])
         uri = f"data:image/png;base64,{base64.b64encode(content).decode('ascii')}"
         yield Picture(name, uri, width, height, figure.caption(view, source, **own))
-
-
-def _small(content: bytes) -> bytes | None:
-    """The picture with a palette of its own 256 colours: a third of the bytes, and no difference that is seen.
-
-    None where it is no picture, or larger than figures are: it may come from a stranger, who can write a seal.
-    """
-    try:
-        with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
-            if picture.width * picture.height > MOST_PIXELS:
-                return None
-            reduced = picture.convert("RGB").quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-    # What is wrong with a picture is any of these, by where in the file it is.
-    except (OSError, ValueError, SyntaxError, EOFError, struct.error, zlib.error, Image.DecompressionBombError):
-        return None
-    buffer = io.BytesIO()
-    reduced.save(buffer, "PNG", optimize=True)
-    return buffer.getvalue()

@@ -52,24 +52,30 @@ def head_curves(view: View, packer: Packer, budget: int) -> dict[str, Any]:
 def _table(view: View, name: str, index: int) -> dict[str, Any]:
     x, columns = CURVES[name]
     rows = view.rows(name, index)
-    own = dict(iter(rows.groupby(["layer", "head"], sort=False)))
+    own = rows.groupby(["layer", "head"], sort=False).indices
+    along = rows[x].to_numpy(dtype=float)
     points: list[list[float]] = []
+    known: dict[bytes, int] = {}
     of, found = [], []
     part = view.parts[index]
     for key in zip(part["layer"], part["head"], strict=True):
         if key not in own:
             of.append(-1)
             continue
-        line = [float(f"{value:.6g}") for value in own[key][x]]
-        if line not in points:
-            points.append(line)
-        of.append(points.index(line))
+        line = along[own[key]]
+        if line.tobytes() not in known:
+            written = [float(f"{value:.6g}") for value in line]
+            if written not in points:
+                points.append(written)
+            known[line.tobytes()] = points.index(written)
+        of.append(known[line.tobytes()])
         found.append(own[key])
     present = [column for column in columns if column in rows and rows[column].notna().any()]
+    values = {column: rows[column].to_numpy(dtype=float) for column in present}
     return {
         "x": points,
         "of": of,
-        "columns": {column: _packed([one[column].to_numpy(dtype=float) for one in found]) for column in present},
+        "columns": {column: _packed([whole[one] for one in found]) for column, whole in values.items()},
     }
 
 

@@ -138,6 +138,15 @@ class View:
             origin=None if self.origin is None else self.origin.select(indices),
         )
 
+    def bare(self) -> "View":
+        """The same view without what was read of it: as it is given to another process."""
+        return replace(
+            self,
+            samples=tuple(map(replace, self.samples)),
+            untrained={name: replace(sample) for name, sample in self.untrained.items()},
+            origin=None if self.origin is None else self.origin.bare(),
+        )
+
     def track(self, measure: str | Measure) -> Track:
         """A measure (or the name of one of `MEASURES`) at every checkpoint."""
         if not isinstance(measure, str):
@@ -145,6 +154,14 @@ class View:
         if measure not in self._tracks:
             self._tracks[measure] = self.track(find_measure(measure))
         return self._tracks[measure]
+
+    def track_common(self, measure: str) -> Track:
+        """A measure within the shortest context of the study, where there are columns of that."""
+        name = measure + COMMON
+        if name not in self._tracks:
+            # Only what is read of them is kept: the heads once more would take as much room as all others.
+            self._tracks[name] = self.with_columns(COMMON).track(measure)
+        return self._tracks[name]
 
     def track_untrained(self, measure: str) -> Track | None:
         """A measure of each checkpoint's untrained null; None where some checkpoint has none."""
