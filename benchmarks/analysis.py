@@ -14,10 +14,8 @@ Then all tables from all statistics, with 2,048 kept vectors a head and kind.
 """
 
 import argparse
-import os
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +44,7 @@ from ropewalk.statistics.packing import unpack
 from ropewalk.study import Capture
 from ropewalk.studyfile import check_study
 from ropewalk.tables import write_csv
+from ropewalk.threads import work_on_each
 
 LAYERS, HEADS, KEYS, D, TOKENS, COMPONENTS = 36, 16, 4, 128, 1024, 10
 FLOOR = "one eigendecomposition a head, one core"
@@ -206,8 +205,7 @@ def pooled_axis(results: Path) -> None:
             table |= {name: values.ravel(), f"se_{name}": jackknife_error(replicates).ravel()}
         return pd.DataFrame(table)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool, threadpool_limits(1):
-        tables = list(pool.map(rows, layers_of(captured.layout, captured.heads)))
+    tables = work_on_each(rows, layers_of(captured.layout, captured.heads))
     write_csv(results / "pooled.csv", pd.concat(tables))
 
 

@@ -76,12 +76,12 @@ def follow(scatter: Floats, offset: Floats, spectrum: Floats, basis: Floats, com
     """The components of a whole in its replicates, given the whole's spectrum [heads, d] and eigenbasis [heads, d, d].
 
     scatter [groups, heads, d, d] and offset [groups, heads, d] give the replicates' matrices S = scatter + offset
-    offsetᵀ, which are not formed: several of them share a scatter. With v_j the whole's eigenvectors, σ the replicate's
-    share of the trace and t_j = Σ_k v_k (v_kᵀSv_j)/(v_jᵀSv_j - σ λ_k) over the v_k beyond the leading ones, which is what
-    a leading v_j lacks to first order: each is solved in the span of the v_j + t_j (`_turned`), or, where a t_j is not
-    small, in that of both (`_widened`). What the eigenvectors found there lack is added. Whatever
-    the spectrum, errors come out within a few percent of those of full decompositions, at a fraction of their cost. A
-    component is the eigenvector that overlaps most with the whole's, turned to its side.
+    offsetᵀ, which are not formed: several of them share a scatter. To first order a leading eigenvector v_j of the
+    whole lacks t_j = Σ_k v_k (v_kᵀSv_j)/(v_jᵀSv_j - σ λ_k) over the v_k beyond, σ being the replicate's share of the
+    trace: each is solved in the span of the v_j + t_j (`_turned`), or, where a t_j is not small, of both (`_widened`),
+    and what the eigenvectors found there lack is added. Whatever the spectrum, errors come out within a few percent
+    of those of full decompositions, at a fraction of their cost. A component is the eigenvector that overlaps most
+    with the whole's, turned to its side.
     """
     d = basis.shape[-1]
     leading, wider = components + GUARD, components + WIDER

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ropewalk.geometry.moments import Floats, Moments
+from ropewalk.geometry.moments import Floats, Moments, outer
 
 COMPONENTS = 10
 UNDECIDED = 0.05
@@ -41,8 +41,7 @@ class PCA:
 def pooled_scatter(q: Moments, k: Moments) -> Floats:
     """Scatter [heads, d, d] of queries and keys together: Sxx_q + Sxx_k + (n_q n_k/(n_q+n_k)) ΔΔᵀ, Δ = x̄_q - x̄_k."""
     scatter = centred_scatter(q, k)
-    offset = weighted_offset(q, k)
-    scatter += offset[:, :, None] * offset[:, None, :]
+    scatter += outer(weight(q, k), q.mean - k.mean)
     return scatter
 
 
