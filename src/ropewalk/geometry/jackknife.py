@@ -99,12 +99,13 @@ def follow(scatter: Floats, offset: Floats, spectrum: Floats, basis: Floats, com
     beyond = _Beyond(share[..., None] * spectrum[:, leading:], np.broadcast_to(spectrum[:, 0], share.shape))
     near = components + NEIGHBOURS
     steps = beyond.lacking(outer[..., :near], np.einsum("...jj->...j", inner)[..., :near])
-    values, vectors, found = _turned(scatter, offset, basis, inner, outer, beyond, steps, components)
-    far = np.nonzero((steps**2).sum(axis=2).max(axis=2) > SMALL**2)
+    values, vectors, found = _turned(scatter, offset, inner, outer, basis, beyond, steps, components)
+    far = np.nonzero(_squares(steps).max(axis=2) > SMALL**2)
     if len(far[0]):
-        own = scatter[far], offset[far], basis[far[1]], inner[far], outer[far], beyond[far]
-        values[far], vectors[far], found[far] = _widened(*own, components, wider)
-    vectors /= np.linalg.norm(vectors, axis=2, keepdims=True)
+        values[far], vectors[far], found[far] = _widened(
+            scatter[far], offset[far], inner[far], outer[far], basis[far[1]], beyond.of(far), components, wider
+        )
+    vectors /= np.sqrt(_squares(vectors))[..., None, :]
     return _followed(values, basis, vectors, found, trace)
 
 
@@ -116,8 +117,9 @@ class _Beyond(NamedTuple):
     values: Floats
     largest: Floats
 
-    def __getitem__(self, index: Any) -> "_Beyond":  # type: ignore[override]
-        return _Beyond(self.values[index], self.largest[index])
+    def of(self, replicates: tuple[Any, ...]) -> "_Beyond":
+        """The same of some replicates."""
+        return _Beyond(self.values[replicates], self.largest[replicates])
 
     def lacking(self, residual: Floats, values: Floats) -> Floats:
         """What vectors with eigenvalues [..., m] lack to first order, from v_kᵀSu [..., more, m] for all v_k beyond."""
@@ -128,9 +130,9 @@ class _Beyond(NamedTuple):
 def _turned(
     scatter: Floats,
     offset: Floats,
-    basis: Floats,
     inner: Floats,
     outer: Floats,
+    basis: Floats,
     beyond: _Beyond,
     steps: Floats,
     components: int,
@@ -139,7 +141,8 @@ def _turned(
     first have `steps` t_j [..., more, near]; and what they lack then is added.
     """
     leading, near = inner.shape[-1], steps.shape[-1]
-    image = _image(scatter, offset, basis, np.matmul(basis[..., leading:], steps))[..., leading:, :]
+    outside = basis[..., leading:]
+    image = _image(scatter, offset, outside, np.matmul(outside, steps))
     # (1 + P)^-1/2 with P = tᵀt makes the v_j + t_j orthonormal: for small steps this much of its series is enough.
     squares = np.matmul(steps.swapaxes(2, 3), steps)
     root = np.zeros_like(inner)
@@ -160,9 +163,9 @@ def _turned(
 def _widened(
     scatter: Floats,
     offset: Floats,
-    basis: Floats,
     inner: Floats,
     outer: Floats,
+    basis: Floats,
     beyond: _Beyond,
     components: int,
     wider: int,
@@ -186,10 +189,16 @@ def _widened(
     return values, vectors, found[..., :leading]
 
 
-def _image(scatter: Floats, offset: Floats, basis: Floats, vectors: Floats) -> Floats:
-    """S times vectors [..., d, m], in coordinates of the basis [..., d, d]."""
-    image = np.matmul(scatter, vectors) + offset[..., None] * np.matmul(offset[..., None, :], vectors)
-    return np.asarray(np.matmul(basis.swapaxes(-1, -2), image))
+def _image(scatter: Floats, offset: Floats, onto: Floats, vectors: Floats) -> Floats:
+    """S times vectors [..., d, m], in coordinates [..., n, m] of the orthonormal vectors `onto` [..., d, n]."""
+    image = np.matmul(scatter, vectors)
+    image += offset[..., None] * np.matmul(offset[..., None, :], vectors)
+    return np.asarray(np.matmul(onto.swapaxes(-1, -2), image))
+
+
+def _squares(vectors: Floats) -> Floats:
+    """Squared lengths [..., m] of vectors [..., d, m]."""
+    return np.asarray(np.einsum("...dm,...dm->...m", vectors, vectors))
 
 
 def _matched(matrix: Floats, components: int) -> tuple[Floats, Floats, Floats]:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ropewalk.geometry.moments import Floats, Moments, outer
 
@@ -144,9 +143,7 @@ def orientation(r_q: Floats, r_k: Floats) -> Floats:
 
 def ratio(numerator: Floats, denominator: Floats) -> Floats:
     """numerator / denominator, NaN where the denominator is not positive."""
-    shape = np.broadcast_shapes(numerator.shape, denominator.shape)
-    wanted: NDArray[np.bool_] = np.broadcast_to(denominator > 0, shape)
-    return np.asarray(np.divide(numerator, denominator, out=np.full(shape, np.nan), where=wanted))
+    return np.asarray(numerator / np.where(denominator > 0, denominator, np.nan))
 
 
 def weight(q: Moments, k: Moments) -> Floats:
