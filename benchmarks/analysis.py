@@ -47,6 +47,7 @@ from ropewalk.study import Capture
 from ropewalk.studyfile import check_study
 from ropewalk.tables import write_csv
 from ropewalk.text import size
+from ropewalk.threads import work_on_each
 
 LAYERS, HEADS, KEYS, TOKENS, COMPONENTS = 36, 16, 4, 1024, 10
 FLOOR, FLOOR_ALL = "one eigendecomposition a head, one core", "one eigendecomposition a head, all cores"
@@ -219,8 +220,7 @@ def pooled_axis(results: Path) -> None:
             table |= {name: values.ravel(), f"se_{name}": jackknife_error(replicates).ravel()}
         return pd.DataFrame(table)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool, threadpool_limits(1):
-        tables = list(pool.map(rows, layers_of(captured.layout, captured.heads)))
+    tables = work_on_each(rows, layers_of(captured.layout, captured.heads))
     write_csv(results / "pooled.csv", pd.concat(tables))
 
 

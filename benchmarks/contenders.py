@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from ropewalk.allocator import keep_freed
 from ropewalk.capture.collector import Collection, collect
-from ropewalk.capture.memory import keep_freed
 from ropewalk.capture.shards import Provenance, ShardSums, shard_path, write_shard
 from ropewalk.models.loading import load_model
 from ropewalk.models.probe import read_layout

@@ -1,6 +1,5 @@
 """Measuring side by side: contenders take turns for some rounds; each run gives its seconds and its peak memory."""
 
-import ctypes
 import gc
 import json
 import os
@@ -17,6 +16,8 @@ from typing import Any, TypeVar
 
 import psutil
 import pyarrow as pa
+
+from ropewalk.allocator import give_back_freed
 
 KEPT = Path(__file__).parent.parent / "build" / "bench"
 """Where benchmarks keep what they measured."""
@@ -111,9 +112,7 @@ def resident() -> int:
     """
     gc.collect()
     pa.default_memory_pool().release_unused()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    give_back_freed()
     return int(psutil.Process().memory_info().rss)
 
 

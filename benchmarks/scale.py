@@ -20,8 +20,8 @@ from transformers import SmolLM3Config, SmolLM3ForCausalLM
 
 from analysis import decomposing, write_results
 from measuring import Series, keep, side_by_side
+from ropewalk.allocator import keep_freed
 from ropewalk.capture.collector import Collection, collect
-from ropewalk.capture.memory import keep_freed
 from ropewalk.models.probe import read_layout
 from ropewalk.models.rotary import with_rotary
 from ropewalk.results import analyze
@@ -39,7 +39,7 @@ Measured = dict[str, dict[str, Any]]
 
 def small_model() -> nn.Module:
     """A random SmolLM3 of few and narrow layers, in which long documents fit."""
-    return model(hidden=128, intermediate=384, layers=4, heads=4, keys=2, d=32)
+    return model(hidden=128, intermediate=384, layers=4, heads=2, keys=1, d=32)
 
 
 def large_model() -> nn.Module:
@@ -115,9 +115,9 @@ def over_heads(rounds: int) -> dict[str, Measured]:
 
 
 def large(rounds: int) -> dict[str, Measured]:
-    """SmolLM3-3B's shape in float32, 512 tokens."""
+    """SmolLM3-3B's shape in float32, 256 tokens."""
     own = large_model()
-    return {"512": side_by_side(captures(own, 1, 512), rounds)}
+    return {"256": side_by_side(captures(own, 1, 256), rounds)}
 
 
 def whole_study() -> dict[str, float]:

@@ -1,15 +1,12 @@
 """From the sums of a capture to tables."""
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from threadpoolctl import threadpool_limits
 
 from ropewalk.geometry.axes import AXES
 from ropewalk.geometry.jackknife import critical, jackknife_covariance, jackknife_error
@@ -35,6 +32,7 @@ from ropewalk.tables import (
     write_csv,
     write_replicates,
 )
+from ropewalk.threads import work_on_each
 
 EXCERPTS: Mapping[str, Sequence[str]] = {
     "rotated": (*METRICS, *OF_PAIRS),
@@ -116,14 +114,12 @@ def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 def tabulate(captured: Captured, checkpoint: Checkpoint) -> Tables:
     """The tables of one checkpoint.
 
-    Layers are independent and are worked on by as many threads as there are cores (NumPy's decompositions release the
-    interpreter), so that no more than so many layers are in memory.
+    Layers are independent and are worked on by as many threads as there are cores, so that no more than so many layers
+    are in memory.
     """
     statistics = [one for one in build(captured.statistics) if one.columns or one.tables]
     layers = layers_of(captured.layout, captured.heads)
-    # One thread per layer and none inside: the matrices are small, and BLAS threads would stand in each other's way.
-    with ThreadPoolExecutor(os.cpu_count()) as pool, threadpool_limits(1):
-        readouts = list(pool.map(lambda heads: _read(captured, statistics, heads), layers))
+    readouts = work_on_each(lambda heads: _read(captured, statistics, heads), layers)
     facts = checkpoint_facts(checkpoint, captured.layout.depth)
     names = dict.fromkeys(name for readout in readouts for name in readout.tables)
     tables = {

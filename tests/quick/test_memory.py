@@ -1,16 +1,10 @@
-"""Memory of a capture: kept from layer to layer; where it runs out, fewer documents at once, then a sentence."""
+"""Memory that runs out: the shard again with fewer documents at once, the same sums, and at one a sentence."""
 
-import ctypes
 import logging
-import os
 import random
-import resource
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,10 +13,8 @@ import torch
 
 from helpers.collecting import collected
 from helpers.tiny import CONTEXT, DOCUMENTS, tiny_smollm3
-from ropewalk._version import __version__
 from ropewalk.capture import memory
-from ropewalk.capture.memory import KEPT_BLOCK, too_long
-from ropewalk.capture.work import Bench
+from ropewalk.capture.memory import too_long
 from ropewalk.errors import OutOfMemoryError, RopewalkError
 from ropewalk.live import Observer
 from ropewalk.models import footprint
@@ -296,52 +288,3 @@ def test_nor_where_there_is_none_for_its_first_look(
     monkeypatch.setattr("ropewalk.live.observer.make_ready", lambda *_: (_ for _ in ()).throw(RopewalkError("no")))
     with pytest.raises(RopewalkError, match=r"^no$"):
         Observer(tiny_smollm3(), tokens, context=CONTEXT).observe(0)
-
-
-FAULTS = """
-import ctypes, resource, sys
-from ropewalk.capture.memory import KEPT_BLOCK, keep_freed
-
-if sys.argv[1] == "keep":
-    keep_freed()
-
-libc = ctypes.CDLL(None)
-libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-
-def layer():
-    # Blocks as of a layer's activations: taken, written to, freed.
-    size = ctypes.c_size_t(KEPT_BLOCK // 2)
-    blocks = [ctypes.c_void_p(libc.malloc(size)) for _ in range(6)]
-    for block in blocks:
-        libc.memset(block, 1, size)
-    for block in reversed(blocks):
-        libc.free(block)
-
-layer()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(8):
-    layer()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="not glibc")
-def test_freed_memory_is_kept_for_the_next_layer() -> None:
-    def faults(mode: str) -> int:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-        command = [sys.executable, "-c", FAULTS, mode]
-        return int(subprocess.run(command, capture_output=True, check=True, text=True, env=environment).stdout)
-
-    pages = KEPT_BLOCK // resource.getpagesize()
-    assert faults("keep") < pages / 4
-    assert faults("leave") > 2 * pages
-
-
-def test_every_process_that_computes_shards_keeps_freed_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[bool] = []
-    monkeypatch.setattr("ropewalk.capture.work.keep_freed", lambda: kept.append(True))
-    monkeypatch.setattr("ropewalk.capture.work.load_config", lambda *_: pytest.fail("loaded before", pytrace=False))
-    order = SimpleNamespace(version=__version__, plugins=(), checkpoint=SimpleNamespace(context=8), capture=None)
-    with pytest.raises(pytest.fail.Exception):
-        Bench(order)  # type: ignore[arg-type]
-    assert kept == [True]

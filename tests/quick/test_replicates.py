@@ -106,6 +106,29 @@ def test_without_corrections_the_errors_would_be_wrong(monkeypatch: pytest.Monke
     assert np.abs(jackknife_error(along.r_q_rest) / error_q - 1)[overlap > MIXED].max() > 0.2
 
 
+@pytest.mark.parametrize("count", [1, COUNT])
+@pytest.mark.parametrize("spectrum", ["j^-1", "j^-2", "exponential"])
+def test_small_corrections_do_as_well_as_a_wider_span(
+    spectrum: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k = grouped(documents(64, 16, spectrum))
+    found = jackknife_error(followed(q, k, count)[1].r_q_rest)
+    monkeypatch.setattr("ropewalk.geometry.jackknife.SMALL", 0.0)
+    wider = jackknife_error(followed(q, k, count)[1].r_q_rest)
+    np.testing.assert_allclose(found, wider, rtol=0.01)
+    # They are two ways.
+    assert (found != wider).any()
+
+
+def test_large_corrections_would_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: without the limit on corrections, flat spectra come out wrong."""
+    q, k = grouped(documents(128, 4, "flat"))
+    monkeypatch.setattr("ropewalk.geometry.jackknife.SMALL", np.inf)
+    found, along = followed(q, k)
+    error_q, _, overlap = by_full_decompositions(q, k, found.directions.whole)
+    assert np.abs(jackknife_error(along.r_q_rest) / error_q - 1)[overlap > MIXED].max() > 0.05
+
+
 def weak_head(level: float, groups: int = 12) -> tuple[list[Moments], list[Moments]]:
     """One head with one strong axis, on which queries barely drift and keys drift the other way."""
     t, q, k = np.arange(400.0), [], []

@@ -1,6 +1,5 @@
-"""Memory of a capture: kept from one layer to the next; where it runs out, fewer documents at once, then what helps."""
+"""Memory that runs out during a capture: fewer documents at once while there are any, then what would help."""
 
-import ctypes
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,17 +7,13 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
+from ropewalk.allocator import give_back_freed
 from ropewalk.errors import OutOfMemoryError
 from ropewalk.models.device import free_caches, is_out_of_memory
 from ropewalk.models.footprint import attention_of, square_bytes
 from ropewalk.models.probe import input_device
 from ropewalk.progress import logger
 from ropewalk.text import count, size
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Settings of glibc's `mallopt`, by the numbers of its header."""
-KEPT_BLOCK, KEPT = 1 << 25, 1 << 30
-"""Bytes of the largest block that is kept when it is freed (the most that glibc comes to by itself), and of all."""
 
 _at_once: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 """Tokens that run at once, of the models whose memory has run out with more: no later shard tries more again."""
@@ -45,22 +40,7 @@ def give_back(model: nn.Module) -> None:
     # Tracebacks make cycles, which keep what they hold until somebody looks for them.
     gc.collect()
     free_caches(input_device(model))
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
-def keep_freed() -> None:
-    """Let this process keep memory that one layer frees for the next, where it runs on glibc; elsewhere do nothing.
-
-    By itself glibc gives activations back to the system after each layer, and takes them again page by page: a tenth
-    to a fifth of the time of a small model's forward pass on a CPU. Blocks beyond `KEPT_BLOCK` still come and go, so
-    that what is kept is no more than a few of them, and models with such activations compute long enough on each page.
-    """
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is not None:
-        set_option(M_MMAP_THRESHOLD, KEPT_BLOCK)
-        set_option(M_TRIM_THRESHOLD, KEPT)
+    give_back_freed()
 
 
 @contextmanager

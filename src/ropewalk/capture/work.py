@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropewalk._version import __version__
+from ropewalk.allocator import keep_freed
 from ropewalk.capture.collector import Collection, collect
 from ropewalk.capture.manifest import model_facts, write_manifest
-from ropewalk.capture.memory import keep_freed
 from ropewalk.capture.readiness import make_ready
 from ropewalk.capture.settings import choose_heads
 from ropewalk.capture.shards import Provenance, shard_bytes

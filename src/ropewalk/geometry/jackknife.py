@@ -1,7 +1,7 @@
 """Errors from groups of documents: leave one out, recompute (docs/method.md §7)."""
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +16,10 @@ WIDER = 4
 """How many of them are corrected, like those asked for, by what lies beyond."""
 NEAR = 1e-3
 """Eigenvalues closer than this share of the largest are as good as equal: no correction divides by less."""
+NEIGHBOURS = 2
+"""How many of them are corrected where all corrections are small."""
+SMALL = 0.05
+"""The length of a correction, for a vector of length 1, up to which it is."""
 MIXED = 0.7
 """Below this overlap with the whole's vector a replicate's component is rather a mixture of several."""
 
@@ -72,11 +76,12 @@ def follow(scatter: Floats, offset: Floats, spectrum: Floats, basis: Floats, com
     """The components of a whole in its replicates, given the whole's spectrum [heads, d] and eigenbasis [heads, d, d].
 
     scatter [groups, heads, d, d] and offset [groups, heads, d] give the replicates' matrices S = scatter + offset
-    offsetᵀ, which are not formed: several of them share a scatter. Each is solved in the span of the whole's leading
-    eigenvectors; then in that span widened by what its eigenpairs (θ, u) lack to first order, v_k (v_kᵀSu)/(θ - σ λ_k)
-    over the v_k beyond, σ being the replicate's share of the trace; and what they lack then is added. Whatever the
-    spectrum, errors come out within a few percent of those of full decompositions, at a fraction of their cost. A
-    component is the eigenvector that overlaps most with the whole's, turned to its side.
+    offsetᵀ, which are not formed: several of them share a scatter. To first order a leading eigenvector v_j of the
+    whole lacks t_j = Σ_k v_k (v_kᵀSv_j)/(v_jᵀSv_j - σ λ_k) over the v_k beyond, σ being the replicate's share of the
+    trace: each is solved in the span of the v_j + t_j (`_turned`), or, where a t_j is not small, of both (`_widened`),
+    and what the eigenvectors found there lack is added. Whatever the spectrum, errors come out within a few percent
+    of those of full decompositions, at a fraction of their cost. A component is the eigenvector that overlaps most
+    with the whole's, turned to its side.
     """
     d = basis.shape[-1]
     leading, wider = components + GUARD, components + WIDER
@@ -84,36 +89,116 @@ def follow(scatter: Floats, offset: Floats, spectrum: Floats, basis: Floats, com
         # Widened it would be the whole space: solved there, nothing is left to correct.
         leading, wider = d, 0
     trace = np.trace(scatter, axis1=2, axis2=3) + (offset**2).sum(axis=2)
-    share = np.nan_to_num(ratio(trace, spectrum.sum(axis=1)))
-    beyond = (share[..., None] * spectrum[:, leading:])[..., None]
-    closest = NEAR * spectrum[:, 0][:, None, None] + np.finfo(np.float64).tiny
-
-    def lacking(residual: Floats, values: Floats) -> Floats:
-        return np.asarray(residual / np.maximum(values[..., None, :] - beyond, closest))
-
     # From here on in coordinates of the eigenbasis, in which the leading vectors are unit vectors.
     image = _image(scatter, offset, basis, basis[..., :leading])
-    if not wider:
-        values, vectors, found = _matched(image[..., :leading, :], components)
-        return _followed(values, basis[..., :leading], vectors, found, trace)
     inner, outer = image[..., :leading, :], image[..., leading:, :]
+    if not wider:
+        values, vectors, found = _matched(inner, components)
+        return _followed(values, basis[..., :leading], vectors, found, trace)
+    share = np.nan_to_num(ratio(trace, spectrum.sum(axis=1)))
+    beyond = _Beyond(share[..., None] * spectrum[:, leading:], np.broadcast_to(spectrum[:, 0], share.shape))
+    near = components + NEIGHBOURS
+    steps = beyond.lacking(outer[..., :near], np.einsum("...jj->...j", inner)[..., :near])
+    values, vectors, found = _turned(scatter, offset, inner, outer, basis, beyond, steps, components)
+    far = np.nonzero(_squares(steps).max(axis=2) > SMALL**2)
+    if len(far[0]):
+        values[far], vectors[far], found[far] = _widened(
+            scatter[far], offset[far], inner[far], outer[far], basis[far[1]], beyond.of(far), components, wider
+        )
+    vectors /= np.sqrt(_squares(vectors))[..., None, :]
+    return _followed(values, basis, vectors, found, trace)
+
+
+class _Beyond(NamedTuple):
+    """What is expected of replicates beyond the leading vectors: eigenvalues [..., more], as shares of the trace give
+    them; and the `largest` eigenvalue [...] of the whole.
+    """
+
+    values: Floats
+    largest: Floats
+
+    def of(self, replicates: tuple[Any, ...]) -> "_Beyond":
+        """The same of some replicates."""
+        return _Beyond(self.values[replicates], self.largest[replicates])
+
+    def lacking(self, residual: Floats, values: Floats) -> Floats:
+        """What vectors with eigenvalues [..., m] lack to first order, from v_kᵀSu [..., more, m] for all v_k beyond."""
+        closest = NEAR * self.largest[..., None, None] + np.finfo(np.float64).tiny
+        return np.asarray(residual / np.maximum(values[..., None, :] - self.values[..., None], closest))
+
+
+def _turned(
+    scatter: Floats,
+    offset: Floats,
+    inner: Floats,
+    outer: Floats,
+    basis: Floats,
+    beyond: _Beyond,
+    steps: Floats,
+    components: int,
+) -> tuple[Floats, Floats, Floats]:
+    """Eigenvalues, vectors and the largest eigenvalues of replicates in the span of the leading v_j + t_j, of which the
+    first have `steps` t_j [..., more, near]; and what they lack then is added.
+    """
+    leading, near = inner.shape[-1], steps.shape[-1]
+    outside = basis[..., leading:]
+    image = _image(scatter, offset, outside, np.matmul(outside, steps))
+    # (1 + P)^-1/2 with P = tᵀt makes the v_j + t_j orthonormal: for small steps this much of its series is enough.
+    squares = np.matmul(steps.swapaxes(2, 3), steps)
+    root = np.zeros_like(inner)
+    root[...] = np.eye(leading)
+    root[..., :near, :near] += 0.375 * np.matmul(squares, squares) - 0.5 * squares
+    coupling = np.matmul(outer.swapaxes(2, 3), steps)
+    projected = inner.copy()
+    projected[..., :near] += coupling
+    projected[..., :near, :] += coupling.swapaxes(2, 3)
+    projected[..., :near, :near] += np.matmul(steps.swapaxes(2, 3), image)
+    values, turns, found = _matched(np.matmul(np.matmul(root, projected), root), components)
+    first = np.matmul(root, turns)
+    rest = np.matmul(steps, first[..., :near, :])
+    residual = np.matmul(outer, first) + np.matmul(image, first[..., :near, :]) - values[..., None, :] * rest
+    return values, np.concatenate([first, rest + beyond.lacking(residual, values)], axis=2), found
+
+
+def _widened(
+    scatter: Floats,
+    offset: Floats,
+    inner: Floats,
+    outer: Floats,
+    basis: Floats,
+    beyond: _Beyond,
+    components: int,
+    wider: int,
+) -> tuple[Floats, Floats, Floats]:
+    """Eigenvalues [n, m], vectors [n, d, m] and the largest eigenvalues [n, leading] of n replicates, as `follow` says.
+
+    Each is solved in the leading span, of which `inner` and `outer` are the image; then in that span widened by what
+    `wider` of its eigenvectors lack; and what they lack then is added.
+    """
+    leading = inner.shape[-1]
     values, vectors = np.linalg.eigh(inner)
-    wanted = np.linalg.qr(lacking(np.matmul(outer, vectors[..., -wider:]), values[..., -wider:]))[0]
+    wanted = np.linalg.qr(beyond.lacking(np.matmul(outer, vectors[..., -wider:]), values[..., -wider:]))[0]
     image = _image(scatter, offset, basis, np.matmul(basis[..., leading:], wanted))
     coupling, beyond_image = image[..., :leading, :], image[..., leading:, :]
-    block = np.matmul(wanted.swapaxes(2, 3), beyond_image)
-    values, turns, found = _matched(np.block([[inner, coupling], [coupling.swapaxes(2, 3), block]]), components)
+    block = np.matmul(wanted.swapaxes(1, 2), beyond_image)
+    values, turns, found = _matched(np.block([[inner, coupling], [coupling.swapaxes(1, 2), block]]), components)
     first, second = turns[..., :leading, :], turns[..., leading:, :]
     rest = np.matmul(wanted, second)
     residual = np.matmul(outer, first) + np.matmul(beyond_image, second) - values[..., None, :] * rest
-    vectors = np.concatenate([first, rest + lacking(residual, values)], axis=2)
-    return _followed(values, basis, vectors / np.linalg.norm(vectors, axis=2, keepdims=True), found, trace)
+    vectors = np.concatenate([first, rest + beyond.lacking(residual, values)], axis=1)
+    return values, vectors, found[..., :leading]
 
 
-def _image(scatter: Floats, offset: Floats, basis: Floats, vectors: Floats) -> Floats:
-    """S times vectors [..., heads, d, m], in coordinates of the basis [heads, d, d]."""
-    image = np.matmul(scatter, vectors) + offset[..., None] * np.matmul(offset[..., None, :], vectors)
-    return np.asarray(np.matmul(basis.swapaxes(1, 2), image))
+def _image(scatter: Floats, offset: Floats, onto: Floats, vectors: Floats) -> Floats:
+    """S times vectors [..., d, m], in coordinates [..., n, m] of the orthonormal vectors `onto` [..., d, n]."""
+    image = np.matmul(scatter, vectors)
+    image += offset[..., None] * np.matmul(offset[..., None, :], vectors)
+    return np.asarray(np.matmul(onto.swapaxes(-1, -2), image))
+
+
+def _squares(vectors: Floats) -> Floats:
+    """Squared lengths [..., m] of vectors [..., d, m]."""
+    return np.asarray(np.einsum("...dm,...dm->...m", vectors, vectors))
 
 
 def _matched(matrix: Floats, components: int) -> tuple[Floats, Floats, Floats]:

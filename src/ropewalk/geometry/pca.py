@@ -3,9 +3,8 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ropewalk.geometry.moments import Floats, Moments
+from ropewalk.geometry.moments import Floats, Moments, outer
 
 COMPONENTS = 10
 UNDECIDED = 0.05
@@ -41,8 +40,7 @@ class PCA:
 def pooled_scatter(q: Moments, k: Moments) -> Floats:
     """Scatter [heads, d, d] of queries and keys together: Sxx_q + Sxx_k + (n_q n_k/(n_q+n_k)) ΔΔᵀ, Δ = x̄_q - x̄_k."""
     scatter = centred_scatter(q, k)
-    offset = weighted_offset(q, k)
-    scatter += offset[:, :, None] * offset[:, None, :]
+    scatter += outer(weight(q, k), q.mean - k.mean)
     return scatter
 
 
@@ -145,9 +143,7 @@ def orientation(r_q: Floats, r_k: Floats) -> Floats:
 
 def ratio(numerator: Floats, denominator: Floats) -> Floats:
     """numerator / denominator, NaN where the denominator is not positive."""
-    shape = np.broadcast_shapes(numerator.shape, denominator.shape)
-    wanted: NDArray[np.bool_] = np.broadcast_to(denominator > 0, shape)
-    return np.asarray(np.divide(numerator, denominator, out=np.full(shape, np.nan), where=wanted))
+    return np.asarray(numerator / np.where(denominator > 0, denominator, np.nan))
 
 
 def weight(q: Moments, k: Moments) -> Floats:

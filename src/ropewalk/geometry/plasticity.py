@@ -106,18 +106,19 @@ def pairwise(q: Floats, delta: Floats, query_group: Integers, pair_group: Intege
     that ratio adds on average (to first order in 1/n). `query_group` [n] and `pair_group` [pairs] are the groups.
     """
     scores = np.matmul(q, delta.swapaxes(1, 2))
-    wins = np.where(scores > 0, 1.0, np.where(scores == 0, 0.5, 0.0))
     member = (query_group == np.arange(groups)[:, None]).astype(np.float64)
-    n, won, total, square = (
+    n, signs, total, square = (
         _left_out(np.matmul(member, part), groups)
-        for part in (np.ones((1, len(query_group), 1)), wins, scores, scores**2)
+        for part in (np.ones((1, len(query_group), 1)), np.sign(scores), scores, scores**2)
     )
-    share, mean = ratio(won, n), ratio(total, n)
-    enough = np.where(n > 1, n - 1, 0)
-    empirical = 4 * share * (1 - share) * ratio(n, enough)
-    variance = ratio(np.maximum(square - n * mean**2, 0), enough)
+    # There are few n, and a product takes less than a quotient.
+    one = np.ones_like(n)
+    per, per_free = ratio(one, n), ratio(one, np.where(n > 1, n - 1, 0))
+    share, mean = (signs + n) / 2 * per, total * per
+    empirical = 4 * share * (1 - share) * (n * per_free)
+    variance = np.maximum(square - n * mean**2, 0) * per_free
     certain = variance <= 1e-24 * mean**2
-    z = np.where(certain, 0, ratio(mean, np.sqrt(variance)))
+    z = np.where(certain, 0, mean) / np.sqrt(np.where(certain, 1, variance))
     gaussian = np.where(certain & (mean != 0), 0.0, _without_noise(z, n))
     left_out = n <= 1
     if groups > 1:
@@ -135,12 +136,14 @@ def _left_out(parts: Floats, groups: int) -> Floats:
 def _without_noise(z: Floats, n: Floats) -> Floats:
     """f(z) = 4 Φ(z) Φ(-z) less the mean of what the error of z adds, a ratio of mean and deviation of n scores.
 
-    E f(ẑ) ≈ f(z) + f'(z) · 3z/4n + f''(z)/2 · (1 + z²/2)/n.
+    E f(ẑ) ≈ f(z) + f'(z) · 3z/4n + f''(z)/2 · (1 + z²/2)/n. With a = |z|, t = Φ(-a), φ the density at a and
+    b = a (1 - 2t): f = 4t (1 - t), f' z = -4φb and f'' = -4φ (2φ - b).
     """
-    density, above = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi), 1 - 2 * ndtr(z)
-    slope = 4 * density * above
-    bend = -4 * (z * density * above + 2 * density**2)
-    return np.asarray(4 * ndtr(z) * ndtr(-z) - (slope * 0.75 * z + bend / 2 * (1 + z**2 / 2)) / n)
+    a = np.abs(z)
+    tail, density = ndtr(-a), np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    b = a * (1 - 2 * tail)
+    added = density * (3 * b + (2 * density - b) * (2 + z**2))
+    return np.asarray(4 * tail * (1 - tail) + added / n)
 
 
 def over_context(profile: Floats, buckets: Sequence[range], context: int) -> dict[str, Floats]:

@@ -57,10 +57,17 @@ def category_numbers(r_q: ArrayLike, r_k: ArrayLike, low: float = LOW, high: flo
     moved = {LOW: low, HIGH: high}
     numbers = np.full(r_q.shape, CATEGORIES.index(MIXED), dtype=np.int8)
     for number, rule in enumerate(RULES):
-        (q_low, q_high), (k_low, k_high) = ([moved.get(bound, bound) for bound in part] for part in rule[1:])
-        numbers[(q_low < r_q) & (r_q < q_high) & (k_low < abs_r_k) & (abs_r_k < k_high)] = number
+        of_q, of_k = ([moved.get(bound, bound) for bound in part] for part in rule[1:])
+        numbers[_is_between(r_q, *of_q) & _is_between(abs_r_k, *of_k)] = number
     numbers[np.isnan(r_q) | np.isnan(abs_r_k)] = -1
     return numbers
+
+
+def _is_between(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.bool_]:
+    # A bound at infinity is none, and looking at all values takes its time.
+    if np.isinf(low):
+        return values < high
+    return values > low if np.isinf(high) else (values > low) & (values < high)
 
 
 def concordance(r_q: ArrayLike, r_k: ArrayLike, decided: ArrayLike) -> NDArray[np.object_]:

@@ -41,7 +41,7 @@ def wrong_array(arrays: Mapping[str, NDArray[Any]], expected: Mapping[str, Store
             return f"{name} has the type {array.dtype} where {'int64' if one.whole else 'float64'} is right"
         if not _is_finite(array):
             return f"{name} holds a number that is not finite, or beyond all that sums can be"
-        if one.least > -math.inf and array.size and not (array.min() >= one.least and array.max() < one.below):
+        if one.least > -math.inf and array.size and not _is_within(array, one):
             return f"{name} holds {_worst(array, one)}, which it cannot"
     return None
 
@@ -73,8 +73,11 @@ def _is_finite(array: NDArray[Any]) -> bool:
         return bool(np.isfinite(array).all())
     # One product, with nothing made beside it: a number whose square is not finite is no sum of vectors either.
     flat = array.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(flat @ flat))
+    return math.isfinite(np.vdot(flat, flat))
+
+
+def _is_within(array: NDArray[Any], one: Stored) -> bool:
+    return bool(array.min() >= one.least and (one.below == math.inf or array.max() < one.below))
 
 
 def _worst(array: NDArray[Any], one: Stored) -> Any:

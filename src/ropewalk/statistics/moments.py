@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -65,14 +66,7 @@ class MomentSums(Statistic):
     def stored_arrays(self, heads: LayerHeads, scope: Scope, names: Collection[str]) -> Mapping[str, Stored]:
         """Moments of all tokens and of leading ones, whichever, and Σ x (t' - t)."""
         del scope
-        d, found = heads.layer.head_dim, {}
-        for kind in KINDS:
-            size = len(heads.numbers(kind))
-            leading = [name.removesuffix(".sxx") for name in names if re.fullmatch(rf"{kind}\.first\d+\.sxx", name)]
-            for prefix in (kind, *leading):
-                found.update(packed_arrays(prefix, size, d))
-            found[f"{kind}.shuffled"] = Stored((size, d))
-        return found
+        return _stored(tuple(len(heads.numbers(kind)) for kind in KINDS), heads.layer.head_dim, frozenset(names))
 
     def stored_bytes(self, vectors: int, head_dim: int, scope: Scope, shards: int) -> float:
         """Scatters of all tokens and of the leading ones, and a few vectors and numbers each, in float64."""
@@ -103,6 +97,18 @@ def _cut(position: int, scope: Scope) -> int | None:
     return (
         position - scope.skip_first if 1 < position - scope.skip_first < scope.context - scope.skip_first - 1 else None
     )
+
+
+@lru_cache
+def _stored(sizes: tuple[int, ...], head_dim: int, names: frozenset[str]) -> Mapping[str, Stored]:
+    """What arrays with these names must be, for so many heads of each kind: the same in every shard of a layer."""
+    found: dict[str, Stored] = {}
+    for kind, size in zip(KINDS, sizes, strict=True):
+        leading = [name.removesuffix(".sxx") for name in names if re.fullmatch(rf"{kind}\.first\d+\.sxx", name)]
+        for prefix in (kind, *leading):
+            found.update(packed_arrays(prefix, size, head_dim))
+        found[f"{kind}.shuffled"] = Stored((size, head_dim))
+    return found
 
 
 class MomentAccumulator:

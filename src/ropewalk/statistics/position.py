@@ -111,6 +111,9 @@ def read_position(
     found.add_signal(DRIFT, signal(moments, drifting))
     found.add_rotation(moments, scope.context)
     for ending, part in others.items():
+        if part is whole:
+            found.add_signal(ending, along)
+            continue
         other = Grouped.pair(Side.of(part["q"]), Side.of(part["k"])[heads.key_index])
         found.add_signal(ending, signal(other, components(other, 1).directions))
     found.add_signal(PERMUTED, shuffled_along)

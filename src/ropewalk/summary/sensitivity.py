@@ -9,10 +9,11 @@ import pandas as pd
 from ropewalk.geometry.taxonomy import CATEGORIES, HIGH, LOW
 from ropewalk.summary.measures import MEASURES, Mean, Measure, of_category
 from ropewalk.summary.sample import Sample
-from ropewalk.summary.tracks import Estimate
+from ropewalk.summary.tracks import Estimate, Reading
 from ropewalk.summary.view import COMMON, View
 
-QUANTITIES = ("mean_r_q", "mean_r_k", "mean_abs_r_k", "discordant", *(f"share_{category}" for category in CATEGORIES))
+SHARES = {f"share_{category}": category for category in CATEGORIES}
+QUANTITIES = ("mean_r_q", "mean_r_k", "mean_abs_r_k", "discordant", *SHARES)
 THRESHOLDS = ((0.2, 0.6), (0.4, 0.8))
 SAMPLE = 300
 """Heads of a sample, as published; half of all where there are fewer than twice as many."""
@@ -65,18 +66,19 @@ def sensitivity(view: View, available: Mapping[str, int] = {}) -> pd.DataFrame:
 
 def _changes(view: View, index: int, available: int | None) -> Iterator[tuple[str, str, float, Estimate]]:
     sample = view.samples[index]
+    # Each is compared with several others.
+    readings = {name: sample.read(MEASURES[name]) for name in QUANTITIES}
     shortest = min(int(part["context"].iloc[0]) for part in view.parts) if "context" in view.parts[0] else 0
     for ending, words in ENDINGS.items():
         if f"r_q{ending}" in sample.table:
             other = sample.on(ending)
             for name in QUANTITIES:
-                yield words.format(shortest), name, *_paired(sample, other, MEASURES[name], MEASURES[name])
+                yield words.format(shortest), name, *_paired(readings[name], other.read(MEASURES[name]))
     for low, high in THRESHOLDS:
-        for category in CATEGORIES:
-            name = f"share_{category}"
+        for name, category in SHARES.items():
             moved = of_category(category, low=low, high=high)
             words = f"thresholds {low:g} and {high:g}, not {LOW:g} and {HIGH:g}"
-            yield words, name, *_paired(sample, sample, MEASURES[name], moved)
+            yield words, name, *_paired(readings[name], sample.read(moved))
     if available is not None and available > len(sample) > 1:
         for name in QUANTITIES:
             error = _drawing_error(sample, MEASURES[name], len(sample), available)
@@ -94,9 +96,8 @@ def _changes(view: View, index: int, available: int | None) -> Iterator[tuple[st
             )
 
 
-def _paired(before: Sample, after: Sample, measure: Measure, other: Measure) -> tuple[float, Estimate]:
-    reading = before.read(measure)
-    return reading.value, after.read(other).since(reading)
+def _paired(before: Reading, after: Reading) -> tuple[float, Estimate]:
+    return before.value, after.since(before)
 
 
 def _sampled(sample: Sample, chosen: list[int], measure: Measure) -> tuple[float, Estimate]:

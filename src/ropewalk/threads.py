@@ -1,0 +1,23 @@
+"""Work on many arrays in several threads."""
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from threadpoolctl import threadpool_limits
+
+from ropewalk.allocator import keep_freed
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+
+def work_on_each(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
+    """What the work gives for each item, by as many threads as there are cores: NumPy releases the interpreter.
+
+    None has threads inside: matrices are small, and those of BLAS would stand in each other's way.
+    """
+    keep_freed()
+    with ThreadPoolExecutor(os.cpu_count()) as pool, threadpool_limits(1):
+        return list(pool.map(work, items))
