@@ -14,7 +14,9 @@ Then all tables from all statistics, with 2,048 kept vectors a head and kind.
 """
 
 import argparse
+import cProfile
 import os
+import pstats
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,8 +36,9 @@ from measuring import Series, keep, seconds, side_by_side
 from ropewalk.capture.shards import Provenance, capture_folder
 from ropewalk.capture.stored import MemoryCapture, StoredCapture, write_capture
 from ropewalk.geometry.axes import Grouped, Side, components, signal
-from ropewalk.geometry.jackknife import jackknife_error
+from ropewalk.geometry.jackknife import follow, jackknife_error
 from ropewalk.geometry.moments import Moments
+from ropewalk.geometry.pca import eigenbasis
 from ropewalk.models.layout import AttentionLayer, Head, Layout
 from ropewalk.record import write_record
 from ropewalk.results import analyze
@@ -200,7 +203,7 @@ def write_everything(results: Path, heads: int, shards: int, kept: int, d: int =
     return sum(len(part["position.q"]) for part in captured.parts("sample", layer))
 
 
-def pooled_axis(results: Path) -> None:
+def pooled_axis(results: Path, work_on: Callable[..., list[pd.DataFrame]] = work_on_each) -> None:
     """Only the components on the pooled axis with their errors, from the same shards to a table on disk."""
     captured = StoredCapture(capture_folder(results, "one"), "one")
 
@@ -220,8 +223,37 @@ def pooled_axis(results: Path) -> None:
             table |= {name: values.ravel(), f"se_{name}": jackknife_error(replicates).ravel()}
         return pd.DataFrame(table)
 
-    tables = work_on_each(rows, layers_of(captured.layout, captured.heads))
+    tables = work_on(rows, layers_of(captured.layout, captured.heads))
     write_csv(results / "pooled.csv", pd.concat(tables))
+
+
+STEPS = {
+    "reading and checking shards": (StoredCapture.parts,),
+    "merging, and leaving out each shard": (Side.of, Side.__getitem__),
+    "the decomposition": (eigenbasis,),
+    "components without each shard": (follow,),
+    "correlations": (signal,),
+}
+"""What the qk table with errors is made of, by the functions that do it; none calls another."""
+
+
+def profile(results: Path) -> dict[str, float]:
+    """Seconds of each step of the qk table with errors, in one thread."""
+    profiler = cProfile.Profile()
+    with threadpool_limits(1):
+        pooled_axis(results, lambda work, items: profiler.runcall(lambda: [work(item) for item in items]))
+    stats = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
+    codes = {step: [getattr(one, "__func__", one).__code__ for one in functions] for step, functions in STEPS.items()}
+    found = {
+        step: sum(
+            cumulative
+            for (file, line, _), (*_, cumulative, _) in stats.items()
+            if any((file, line) == (code.co_filename, code.co_firstlineno) for code in own)
+        )
+        for step, own in codes.items()
+    }
+    assert all(found.values()), "a step that nobody took"
+    return {**found, "the rest": sum(one[2] for one in stats.values()) - sum(found.values())}
 
 
 def main() -> None:
@@ -257,6 +289,7 @@ def main() -> None:
             "vectors": sum(path.stat().st_size for path in results.rglob("data.parquet")),
         }
         differences = {name: largest_difference(table, exact) for name, table in tables.items()}
+        steps = profile(results)
     print(f"{options.heads} heads, head_dim {d}, {options.shards} shards, {options.rounds} rounds")
     floor = Series(tuple(found[FLOOR]["seconds"]))
     for name, row in found.items():
@@ -266,6 +299,8 @@ def main() -> None:
             f"  {name:<44} {1000 * series.median / options.heads:8.2f} ms a head   "
             f"{ratio.median:7.2f} ({ratio.least:.2f} to {ratio.most:.2f})   {size(peaks.median):>9}"
         )
+    for step, taken in steps.items():
+        print(f"    {step:<42} {1000 * taken / options.heads:8.2f} ms a head   {taken / floor.median:7.2f}")
     print(f"  {'checking the seals of shards':<44} {sealing / options.heads * 1000:8.2f} ms a head")
     for name, difference in differences.items():
         print(f"  largest difference in r on PC0, {name:<12} {difference:.1e}")
@@ -288,6 +323,7 @@ def main() -> None:
             "found": found,
             "sizes": sizes,
             "sealing": sealing,
+            "steps": steps,
             "differences": differences,
             "everything": everything,
         },

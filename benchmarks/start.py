@@ -6,15 +6,23 @@ Commands take turns in processes of their own, beside a Python that does nothing
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from measuring import Series, alternate, keep, seconds
+from ropewalk.cli.study import MOST_WORKERS
+from ropewalk.demo import demo_study
+from ropewalk.study import Capture
 
+DOCUMENTS = 64
+"""Of the built-in study."""
+WORKERS = min(os.cpu_count() or 1, MOST_WORKERS)
 COMMAND = [str(Path(sys.executable).parent / "ropewalk")]
 """The command line, of the environment that runs this."""
 
@@ -39,12 +47,60 @@ def first_line() -> float:
     return found
 
 
-def demo() -> float:
-    """Seconds of the whole built-in study: capture, tables, figures, report."""
+PHASES = {
+    "starting and tokenizing": "corpus:",
+    "capture": "LC2-120 (10/10):",
+    "tables": "tables:",
+    "figures": "23_",
+    "report": "report:",
+}
+"""What the built-in study does one after the other, and what stands in the line that ends it."""
+
+
+def demo() -> dict[str, float]:
+    """Seconds of the whole built-in study, and of its phases."""
+    found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        taken = running(*COMMAND, "demo", "--results", folder)()
-        assert (Path(folder) / "report.html").is_file()
-    return taken
+        start = last = time.perf_counter()
+        command = [*COMMAND, "demo", "--results", folder]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                phase = next((name for name, end in PHASES.items() if end in line and name not in found), None)
+                if phase is not None:
+                    now = time.perf_counter()
+                    found[phase], last = now - last, now
+        assert process.returncode == 0, "the study failed"
+        assert list(found) == list(PHASES), "a phase was not seen to end"
+    return {**found, "all": time.perf_counter() - start}
+
+
+def passes() -> float:
+    """Seconds of the study's forward passes alone, as `ropewalk demo` computes them: a process a core."""
+    command = [sys.executable, __file__, "--passes"]
+    started = [subprocess.Popen([*command, str(part)], stdout=subprocess.PIPE, text=True) for part in range(WORKERS)]
+    return max(float(process.communicate()[0]) for process in started)
+
+
+def run_passes(part: int) -> None:
+    """Run every other document of all checkpoints through the plain backbone in one thread; print the seconds."""
+    import numpy as np
+    import torch
+
+    from ropewalk.allocator import keep_freed
+    from ropewalk.models.loading import load_model
+
+    keep_freed()
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // WORKERS))
+    generator, taken = np.random.default_rng(0), 0.0
+    for checkpoint in demo_study().checkpoints:
+        backbone: Any = load_model(checkpoint).get_decoder()  # type: ignore[operator]
+        batch = max(1, Capture().batch_tokens // checkpoint.context)
+        ids = torch.from_numpy(generator.integers(0, 2000, (DOCUMENTS, checkpoint.context)))[part::WORKERS]
+        own = [ids[start : start + batch] for start in range(0, len(ids), batch)]
+        with torch.inference_mode():
+            taken += seconds(lambda: [backbone(input_ids=some, use_cache=False) for some in own])  # noqa: B023
+    print(taken)
 
 
 def main() -> None:
@@ -52,7 +108,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--demos", type=int, default=5, help="runs of the built-in study")
+    parser.add_argument("--passes", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.passes is not None:
+        run_passes(options.passes)
+        return
     found = alternate(
         {
             "python -c pass": running(sys.executable, "-c", "pass"),
@@ -63,11 +123,15 @@ def main() -> None:
         },
         options.rounds,
     )
-    found |= alternate({"ropewalk demo": demo}, options.demos, warmups=0)
+    demos = alternate({"demo": demo, "passes": lambda: {"all": passes()}}, options.demos, warmups=0)
+    for phase in (*PHASES, "all"):
+        found["ropewalk demo" if phase == "all" else f"- {phase}"] = [one[phase] for one in demos["demo"]]
+    found["its forward passes alone"] = [one["all"] for one in demos["passes"]]
     for name, values in found.items():
         series = Series(tuple(values))
-        print(f"  {name:<22} {series.median:7.2f} s  ({series.least:.2f} to {series.most:.2f})")
-    keep("start", found)
+        print(f"  {name:<26} {series.median:7.2f} s  ({series.least:.2f} to {series.most:.2f})")
+    tokens = sum(DOCUMENTS * one.context for one in demo_study().checkpoints)
+    keep("start", {"seconds": found, "workers": WORKERS, "tokens": tokens})
 
 
 if __name__ == "__main__":
