@@ -96,53 +96,52 @@ def follow(scatter: Floats, offset: Floats, spectrum: Floats, basis: Floats, com
         values, vectors, found = _matched(inner, components)
         return _followed(values, basis[..., :leading], vectors, found, trace)
     share = np.nan_to_num(ratio(trace, spectrum.sum(axis=1)))
-    beyond = _Beyond(share[..., None] * spectrum[:, leading:], np.broadcast_to(spectrum[:, 0], share.shape))
+    beyond = share[..., None] * spectrum[:, leading:]
+    every = _Replicates(scatter, offset, inner, outer, basis, beyond, np.broadcast_to(spectrum[:, 0], share.shape))
     near = components + NEIGHBOURS
-    steps = beyond.lacking(outer[..., :near], np.einsum("...jj->...j", inner)[..., :near])
-    values, vectors, found = _turned(scatter, offset, inner, outer, basis, beyond, steps, components)
+    steps = every.lacking(outer[..., :near], np.einsum("...jj->...j", inner)[..., :near])
+    values, vectors, found = _turned(every, steps, components)
     far = np.nonzero(_squares(steps).max(axis=2) > SMALL**2)
     if len(far[0]):
-        values[far], vectors[far], found[far] = _widened(
-            scatter[far], offset[far], inner[far], outer[far], basis[far[1]], beyond.of(far), components, wider
-        )
+        values[far], vectors[far], found[far] = _widened(every.chosen(far), components, wider)
     vectors /= np.sqrt(_squares(vectors))[..., None, :]
     return _followed(values, basis, vectors, found, trace)
 
 
-class _Beyond(NamedTuple):
-    """What is expected of replicates beyond the leading vectors: eigenvalues [..., more], as shares of the trace give
-    them; and the `largest` eigenvalue [...] of the whole.
+class _Replicates(NamedTuple):
+    """Replicates S = `scatter` + offset offsetᵀ, seen from the eigenbasis [..., d, d] of the whole.
+
+    `inner` [..., leading, leading] and `outer` [..., more, leading] are the image of its leading vectors, in
+    coordinates of these and of those beyond; `beyond` [..., more] are the eigenvalues that are expected there, as
+    shares of the trace give them, and `largest` [...] is that of the whole.
     """
 
-    values: Floats
+    scatter: Floats
+    offset: Floats
+    inner: Floats
+    outer: Floats
+    basis: Floats
+    beyond: Floats
     largest: Floats
 
-    def of(self, replicates: tuple[Any, ...]) -> "_Beyond":
-        """The same of some replicates."""
-        return _Beyond(self.values[replicates], self.largest[replicates])
+    def chosen(self, which: tuple[Any, ...]) -> "_Replicates":
+        """Some of them, by group and head; the basis is the same in every group."""
+        return _Replicates(*(part[which[1] if part is self.basis else which] for part in self))
 
     def lacking(self, residual: Floats, values: Floats) -> Floats:
         """What vectors with eigenvalues [..., m] lack to first order, from v_kᵀSu [..., more, m] for all v_k beyond."""
         closest = NEAR * self.largest[..., None, None] + np.finfo(np.float64).tiny
-        return np.asarray(residual / np.maximum(values[..., None, :] - self.values[..., None], closest))
+        return np.asarray(residual / np.maximum(values[..., None, :] - self.beyond[..., None], closest))
 
 
-def _turned(
-    scatter: Floats,
-    offset: Floats,
-    inner: Floats,
-    outer: Floats,
-    basis: Floats,
-    beyond: _Beyond,
-    steps: Floats,
-    components: int,
-) -> tuple[Floats, Floats, Floats]:
+def _turned(replicates: _Replicates, steps: Floats, components: int) -> tuple[Floats, Floats, Floats]:
     """Eigenvalues, vectors and the largest eigenvalues of replicates in the span of the leading v_j + t_j, of which the
     first have `steps` t_j [..., more, near]; and what they lack then is added.
     """
+    inner, outer = replicates.inner, replicates.outer
     leading, near = inner.shape[-1], steps.shape[-1]
-    outside = basis[..., leading:]
-    image = _image(scatter, offset, outside, np.matmul(outside, steps))
+    outside = replicates.basis[..., leading:]
+    image = _image(replicates.scatter, replicates.offset, outside, np.matmul(outside, steps))
     # (1 + P)^-1/2 with P = tᵀt makes the v_j + t_j orthonormal: for small steps this much of its series is enough.
     squares = np.matmul(steps.swapaxes(2, 3), steps)
     root = np.zeros_like(inner)
@@ -157,35 +156,27 @@ def _turned(
     first = np.matmul(root, turns)
     rest = np.matmul(steps, first[..., :near, :])
     residual = np.matmul(outer, first) + np.matmul(image, first[..., :near, :]) - values[..., None, :] * rest
-    return values, np.concatenate([first, rest + beyond.lacking(residual, values)], axis=2), found
+    return values, np.concatenate([first, rest + replicates.lacking(residual, values)], axis=2), found
 
 
-def _widened(
-    scatter: Floats,
-    offset: Floats,
-    inner: Floats,
-    outer: Floats,
-    basis: Floats,
-    beyond: _Beyond,
-    components: int,
-    wider: int,
-) -> tuple[Floats, Floats, Floats]:
+def _widened(replicates: _Replicates, components: int, wider: int) -> tuple[Floats, Floats, Floats]:
     """Eigenvalues [n, m], vectors [n, d, m] and the largest eigenvalues [n, leading] of n replicates, as `follow` says.
 
-    Each is solved in the leading span, of which `inner` and `outer` are the image; then in that span widened by what
-    `wider` of its eigenvectors lack; and what they lack then is added.
+    Each is solved in the leading span; then in that span widened by what `wider` of its eigenvectors lack; and what
+    they lack then is added.
     """
+    inner, outer, basis = replicates.inner, replicates.outer, replicates.basis
     leading = inner.shape[-1]
     values, vectors = np.linalg.eigh(inner)
-    wanted = np.linalg.qr(beyond.lacking(np.matmul(outer, vectors[..., -wider:]), values[..., -wider:]))[0]
-    image = _image(scatter, offset, basis, np.matmul(basis[..., leading:], wanted))
+    wanted = np.linalg.qr(replicates.lacking(np.matmul(outer, vectors[..., -wider:]), values[..., -wider:]))[0]
+    image = _image(replicates.scatter, replicates.offset, basis, np.matmul(basis[..., leading:], wanted))
     coupling, beyond_image = image[..., :leading, :], image[..., leading:, :]
     block = np.matmul(wanted.swapaxes(1, 2), beyond_image)
     values, turns, found = _matched(np.block([[inner, coupling], [coupling.swapaxes(1, 2), block]]), components)
     first, second = turns[..., :leading, :], turns[..., leading:, :]
     rest = np.matmul(wanted, second)
     residual = np.matmul(outer, first) + np.matmul(beyond_image, second) - values[..., None, :] * rest
-    vectors = np.concatenate([first, rest + beyond.lacking(residual, values)], axis=1)
+    vectors = np.concatenate([first, rest + replicates.lacking(residual, values)], axis=1)
     return values, vectors, found[..., :leading]
 
 
