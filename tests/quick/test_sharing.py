@@ -170,13 +170,13 @@ sharing.subprocess.Popen, sharing.SHARE = Noted, 1
 tasks = [sharing.Task(name, sharing.Path(sys.argv[1]) / name, {}) for name in ("concordance", "position_signal")]
 list(sharing.shared(tasks, write, View.of(synthetic(2, heads=20)), "qk.csv", 1))
 """
-    parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    helper = int(parent.stdout.readline())
-    # As a terminal sends Control-C to both; the helper leaves it to its parent.
-    os.kill(helper, signal.SIGINT)
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        helper = int(parent.stdout.readline())
+        # As a terminal sends Control-C to both; the helper leaves it to its parent.
+        os.kill(helper, signal.SIGINT)
+        parent.kill()
     deadline = time.monotonic() + 60
     while Path(f"/proc/{helper}").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
