@@ -30,8 +30,7 @@ class MomentSums(Statistic):
 
     def accumulator(self, heads: LayerHeads, scope: Scope) -> "MomentAccumulator":
         """Streams of queries and of keys."""
-        del heads
-        return MomentAccumulator(scope)
+        return MomentAccumulator(heads, scope)
 
     def merge(self, parts: Sequence[Sums]) -> Sums:
         """Moments of all parts together (Chan), as far as all hold them; other sums are added."""
@@ -114,9 +113,10 @@ def _stored(sizes: tuple[int, ...], head_dim: int, names: frozenset[str]) -> Map
 class MomentAccumulator:
     """Moments of the queries and keys of one layer."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, heads: LayerHeads, scope: Scope) -> None:
         self._seed, self._cuts = scope.seed, cuts(scope)
-        self._streams = {kind: MomentStream(self._cuts) for kind in KINDS}
+        shapes = {kind: (len(heads.numbers(kind)), heads.layer.head_dim) for kind in KINDS}
+        self._streams = {kind: MomentStream(self._cuts, shape) for kind, shape in shapes.items()}
 
     def update(self, seen: Observation) -> None:
         """Add one observation."""

@@ -39,12 +39,16 @@ class MomentStream:
     that matters. Float32 products would be twice as fast on a CPU, and would make the seventh digit depend on the cut;
     devices without a fast float64 take them all the same (see `precision`). Memory is heads · d² numbers, whatever the
     number of tokens, for each of `cuts` again: numbers of leading tokens of every document whose moments are wanted
-    too.
+    too. Where `shape` tells heads and d, a CPU's memory for them is taken at once: taken during a forward pass, it
+    would lie between activations and keep the allocator from using their room again.
     """
 
-    def __init__(self, cuts: Iterable[int] = ()) -> None:
+    def __init__(self, cuts: Iterable[int] = (), shape: tuple[int, int] | None = None) -> None:
+        import torch
+
         self._cuts = sorted(set(cuts))
         self._sums: Products | None = None
+        self._room = None if shape is None else self._products(*shape, torch.device("cpu"))
 
     def update(
         self, vectors: "torch.Tensor", positions: "torch.Tensor", shuffled: "Sequence[torch.Tensor] | None" = None
@@ -57,14 +61,12 @@ class MomentStream:
 
         documents, heads, tokens, d = vectors.shape
         if self._sums is None:
-            dtype = products_in(vectors.device)
-            segments = len(self._cuts) + 1
-            self._shift = vectors[0, :, :BLOCK].mean(dim=1, keepdim=True, dtype=dtype)
+            room = self._room if vectors.device.type == "cpu" else None
+            self._sums, self._first = room or self._products(heads, d, vectors.device)
+            self._shift = vectors[0, :, :BLOCK].mean(dim=1, keepdim=True, dtype=products_in(vectors.device))
             self._t_shift = positions.double().mean()
-            self._sums = Products((segments, heads, d, d), vectors.device, dtype)
-            self._first = Products((segments, heads, 3, d), vectors.device, dtype)
-            self._t_first = torch.zeros(segments, 2, dtype=torch.float64)
-            self._n = np.zeros(segments)
+            self._t_first = torch.zeros(len(self._cuts) + 1, 2, dtype=torch.float64)
+            self._n = np.zeros(len(self._cuts) + 1)
         # One block after the other in the same memory: new pages for each would cost as much as the products.
         widened = torch.empty(heads, min(BLOCK, tokens), d, dtype=self._shift.dtype, device=vectors.device)
         t = positions.double() - self._t_shift
@@ -100,6 +102,11 @@ class MomentStream:
         """Σ x (t' - t) [heads, d], t' being the shuffled positions. A common shift of x does not change it."""
         self._check()
         return self._first.total(slice(None))[:, 2]
+
+    def _products(self, heads: int, d: int, device: "torch.device") -> tuple[Products, Products]:
+        """Sums of x xᵀ, and of x times 1, t and t' - t, for each piece between cuts."""
+        segments, dtype = len(self._cuts) + 1, products_in(device)
+        return Products((segments, heads, d, d), device, dtype), Products((segments, heads, 3, d), device, dtype)
 
     def _check(self) -> None:
         if self._sums is None:
