@@ -18,7 +18,7 @@ import cProfile
 import os
 import pstats
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from sklearn.decomposition import PCA, IncrementalPCA
 from threadpoolctl import threadpool_limits
 
 from measuring import Series, keep, seconds, side_by_side
+from ropewalk.allocator import keep_freed
 from ropewalk.capture.shards import Provenance, capture_folder
 from ropewalk.capture.stored import MemoryCapture, StoredCapture, write_capture
 from ropewalk.geometry.axes import Grouped, Side, components, signal
@@ -237,11 +238,17 @@ STEPS = {
 """What the qk table with errors is made of, by the functions that do it; none calls another."""
 
 
-def profile(results: Path) -> dict[str, float]:
-    """Seconds of each step of the qk table with errors, in one thread."""
-    profiler = cProfile.Profile()
+def in_one_thread(work: Callable[[Any], pd.DataFrame], items: Sequence[Any]) -> list[pd.DataFrame]:
+    """What `work_on_each` does, by one thread."""
+    keep_freed()
     with threadpool_limits(1):
-        pooled_axis(results, lambda work, items: profiler.runcall(lambda: [work(item) for item in items]))
+        return [work(item) for item in items]
+
+
+def profile(results: Path) -> dict[str, float]:
+    """Shares of the steps in the time of the qk table with errors, in one thread."""
+    profiler = cProfile.Profile()
+    pooled_axis(results, lambda work, items: profiler.runcall(in_one_thread, work, items))
     stats = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
     codes = {step: [getattr(one, "__func__", one).__code__ for one in functions] for step, functions in STEPS.items()}
     found = {
@@ -253,7 +260,8 @@ def profile(results: Path) -> dict[str, float]:
         for step, own in codes.items()
     }
     assert all(found.values()), "a step that nobody took"
-    return {**found, "the rest": sum(one[2] for one in stats.values()) - sum(found.values())}
+    total = sum(own for _, _, own, _, _ in stats.values())
+    return {step: taken / total for step, taken in {**found, "the rest": total - sum(found.values())}.items()}
 
 
 def main() -> None:
@@ -290,6 +298,7 @@ def main() -> None:
         }
         differences = {name: largest_difference(table, exact) for name, table in tables.items()}
         steps = profile(results)
+        alone = float(np.median([seconds(lambda: pooled_axis(results, in_one_thread)) for _ in range(options.rounds)]))
     print(f"{options.heads} heads, head_dim {d}, {options.shards} shards, {options.rounds} rounds")
     floor = Series(tuple(found[FLOOR]["seconds"]))
     for name, row in found.items():
@@ -299,8 +308,10 @@ def main() -> None:
             f"  {name:<44} {1000 * series.median / options.heads:8.2f} ms a head   "
             f"{ratio.median:7.2f} ({ratio.least:.2f} to {ratio.most:.2f})   {size(peaks.median):>9}"
         )
-    for step, taken in steps.items():
-        print(f"    {step:<42} {1000 * taken / options.heads:8.2f} ms a head   {taken / floor.median:7.2f}")
+    once = 1000 * alone / options.heads
+    print(f"  {'the qk table in one thread':<44} {once:8.2f} ms a head   {alone / floor.median:7.2f}")
+    for step, share in steps.items():
+        print(f"    {step:<42} {share:8.1%}")
     print(f"  {'checking the seals of shards':<44} {sealing / options.heads * 1000:8.2f} ms a head")
     for name, difference in differences.items():
         print(f"  largest difference in r on PC0, {name:<12} {difference:.1e}")
@@ -324,6 +335,7 @@ def main() -> None:
             "sizes": sizes,
             "sealing": sealing,
             "steps": steps,
+            "alone": alone,
             "differences": differences,
             "everything": everything,
         },

@@ -44,9 +44,13 @@ class Contender(ABC):
 
     name: str
     keeps: str
+    keeps_freed = False
+    """Whether its process keeps memory that one layer frees for the next."""
 
     def prepare(self, folder: Path) -> None:
         """Load the model of a folder; not timed."""
+        if self.keeps_freed:
+            keep_freed()
         self.model = load(folder)
         self.backbone: Any = self.model.get_decoder()  # type: ignore[operator]
         self.output = folder.parent / "contenders" / self.name.replace(",", "").replace(" ", "-")
@@ -96,11 +100,7 @@ class Kept(Plain):
     """The same in a process that keeps freed memory from one layer to the next, as captures of this project do."""
 
     name = "plain, freed memory kept"
-
-    def prepare(self, folder: Path) -> None:
-        """Set the allocator first."""
-        keep_freed()
-        super().prepare(folder)
+    keeps_freed = True
 
 
 class Ropewalk(Contender):
@@ -110,17 +110,13 @@ class Ropewalk(Contender):
     it does too.
     """
 
+    keeps_freed = True
     sums: ShardSums
 
     def __init__(self, name: str, *statistics: str) -> None:
         self.name = f"ropewalk, {name}"
         self.keeps = f"{', '.join(statistics)} of every token, as one shard on disk"
         self._statistics = statistics
-
-    def prepare(self, folder: Path) -> None:
-        """Set the allocator first."""
-        keep_freed()
-        super().prepare(folder)
 
     def take(self, tokens: NDArray[np.int32]) -> None:
         """Measure the model's layout too."""

@@ -126,6 +126,7 @@ class _HighWater:
         try:
             _REFS.write_text("5")  # sets the mark to what is resident now
         except OSError:
+            self.highest = resident()
             self._thread.start()
         return self
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from analysis import FLOOR, FLOOR_ALL
 from measuring import KEPT, Series
 from ropewalk.figures.style import page, style
 from ropewalk.files import atomic_path, write_text
@@ -20,7 +21,6 @@ EVEN = "All in one process with freed memory kept; no shard is written."
 MOMENTS_LIMIT, TABLES_LIMIT, DEMO_LIMIT = 1.01, 1.7, 75.0
 """What is asked for: moments / plain pass; qk table / one eigendecomposition a head; seconds of the built-in study."""
 Kept = Mapping[str, Any]
-FLOOR_ALL = "one eigendecomposition a head, all cores"
 PEERS = ("transformer_lens", "nnsight", "dump")
 COLOURS = {
     "plain": "#777777",
@@ -139,7 +139,7 @@ def analysis_section(kept: Kept) -> Iterator[str]:
         f"{size(kept['sizes']['vectors'])}. Ratios are to one eigendecomposition of a scatter a head on one core."
     )
     found = kept["found"]
-    floor = series(next(iter(found.values())))
+    floor = series(found[FLOOR])
     body = [
         [name, f"{series(one).median:.2f} s", spread(series(one).over(floor), 2), memory(one)]
         for name, one in found.items()
@@ -154,11 +154,11 @@ def analysis_section(kept: Kept) -> Iterator[str]:
         + ", ".join(f"{value:.1e} ({name})" for name, value in kept["differences"].items())
         + "."
     )
-    shares = ", ".join(f"{step} {taken / floor.median:.2f}" for step, taken in kept["steps"].items())
-    total, cores = sum(kept["steps"].values()) / floor.median, kept["machine"]["cores"]
+    shares = ", ".join(f"{step} {share:.0%}" for step, share in kept["steps"].items())
+    alone, cores = kept["alone"] / floor.median, kept["machine"]["cores"]
     yield (
-        f"Where the qk table's time goes, in floors, in one thread under a profiler: {shares}. In all {total:.2f}, so "
-        f"that {count(cores, 'core')} cannot take less than {total / cores:.2f}; the floor itself takes "
+        f"In one thread the qk table takes {alone:.2f} floors, so that {count(cores, 'core')} cannot take less than "
+        f"{alone / cores:.2f}. Of it, by a profiler: {shares}. The floor itself takes "
         f"{series(found[FLOOR_ALL]).over(floor).median:.2f} on all cores."
     )
     if kept["everything"]:
@@ -258,14 +258,14 @@ def draw(capture: Kept, analysis: Kept, scale: Kept) -> Figure:
     ]
     axes[1, 0].barh(range(len(names)), medians, color=colours)
     axes[1, 0].set(xlabel="seconds", xscale="log", title=f"analysis of {analysis['heads']} heads")
-    axes[1, 0].set_yticks(range(len(names)), [name.replace(", ", "\n") for name in names])
+    axes[1, 0].set_yticks(range(len(names)), [name.replace(", ", "\n") for name in names], fontsize=6.5)
     axes[1, 0].invert_yaxis()
     lengths = [int(length) for length in scale["tokens"]]
     for key in ("plain", "moments", "all"):
         peaks = [megabytes(scale["tokens"][str(length)][key]).median for length in lengths]
         axes[1, 1].plot(lengths, peaks, color=COLOURS[key], marker="o")
     axes[1, 1].set(xscale="log", yscale="log", xlabel="tokens of one document", ylabel="MB above the loaded model")
-    axes[1, 1].set_title("memory of a small model's capture")
+    axes[1, 1].set_title("small model: memory")
     axes[1, 1].set_xticks(lengths, [f"{length // 1024}K" for length in lengths])
     axes[1, 1].minorticks_off()
     axes[1, 1].grid(axis="y")
