@@ -14,9 +14,6 @@ Then all tables from all statistics, with 2,048 kept vectors a head and kind.
 """
 
 import argparse
-import cProfile
-import os
-import pstats
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +29,7 @@ from scipy.stats import pearsonr
 from sklearn.decomposition import PCA, IncrementalPCA
 from threadpoolctl import threadpool_limits
 
-from measuring import Series, keep, seconds, side_by_side
+from measuring import Series, keep, seconds, shares, side_by_side
 from ropewalk.allocator import keep_freed
 from ropewalk.capture.shards import Provenance, capture_folder
 from ropewalk.capture.stored import MemoryCapture, StoredCapture, write_capture
@@ -51,7 +48,7 @@ from ropewalk.study import Capture
 from ropewalk.studyfile import check_study
 from ropewalk.tables import write_csv
 from ropewalk.text import size
-from ropewalk.threads import work_on_each
+from ropewalk.threads import cores, work_on_each
 
 LAYERS, HEADS, KEYS, TOKENS, COMPONENTS = 36, 16, 4, 1024, 10
 FLOOR, FLOOR_ALL = "one eigendecomposition a head, one core", "one eigendecomposition a head, all cores"
@@ -245,25 +242,6 @@ def in_one_thread(work: Callable[[Any], pd.DataFrame], items: Sequence[Any]) -> 
         return [work(item) for item in items]
 
 
-def profile(results: Path) -> dict[str, float]:
-    """Shares of the steps in the time of the qk table with errors, in one thread."""
-    profiler = cProfile.Profile()
-    pooled_axis(results, lambda work, items: profiler.runcall(in_one_thread, work, items))
-    stats = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
-    codes = {step: [getattr(one, "__func__", one).__code__ for one in functions] for step, functions in STEPS.items()}
-    found = {
-        step: sum(
-            cumulative
-            for (file, line, _), (*_, cumulative, _) in stats.items()
-            if any((file, line) == (code.co_filename, code.co_firstlineno) for code in own)
-        )
-        for step, own in codes.items()
-    }
-    assert all(found.values()), "a step that nobody took"
-    total = sum(own for _, _, own, _, _ in stats.values())
-    return {step: taken / total for step, taken in {**found, "the rest": total - sum(found.values())}.items()}
-
-
 def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -283,7 +261,7 @@ def main() -> None:
         tables: dict[str, pd.DataFrame] = {}
         works: dict[str, Callable[[], object]] = {
             FLOOR: decomposing(options.heads, d, 1),
-            FLOOR_ALL: decomposing(options.heads, d, os.cpu_count() or 1),
+            FLOOR_ALL: decomposing(options.heads, d, cores()),
             "ropewalk, qk table with errors": lambda: pooled_axis(results),
             "ropewalk, all tables of moments with errors": lambda: analyze(results),
             "scikit-learn PCA, SciPy pearsonr": lambda: tables.update(pca=by_scripts(results, lambda: PCA(COMPONENTS))),
@@ -297,7 +275,7 @@ def main() -> None:
             "vectors": sum(path.stat().st_size for path in results.rglob("data.parquet")),
         }
         differences = {name: largest_difference(table, exact) for name, table in tables.items()}
-        steps = profile(results)
+        steps = shares(lambda: pooled_axis(results, in_one_thread), STEPS)
         alone = float(np.median([seconds(lambda: pooled_axis(results, in_one_thread)) for _ in range(options.rounds)]))
     print(f"{options.heads} heads, head_dim {d}, {options.shards} shards, {options.rounds} rounds")
     floor = Series(tuple(found[FLOOR]["seconds"]))

@@ -15,11 +15,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from contenders import MODEL, random_documents
-from measuring import Run, Series, alternate, columns, keep, resident, run
+from measuring import Run, Series, alternate, columns, keep, resident, run, shares
 from peers import CONTENDERS
 from ropewalk.text import one_line, size, table
 
-PLAIN, KEPT = "plain", "kept"
+PLAIN, KEPT, MOMENTS = "plain", "kept", "moments"
 
 
 def serve(end: Connection, key: str, length: int) -> None:
@@ -34,11 +34,12 @@ def serve(end: Connection, key: str, length: int) -> None:
         base = resident()
         end.send({"name": contender.name, "keeps": contender.keeps})
         while True:
-            contender.take(random_documents(end.recv(), length))
-            measured = run(contender.run, base)
+            documents, is_profiled = end.recv()
+            contender.take(random_documents(documents, length))
+            answer = shares(contender.run, contender.steps) if is_profiled else run(contender.run, base)
             written = contender.written
             contender.clear()
-            end.send((measured, written))
+            end.send((answer, written))
     except EOFError:
         return
     except Exception as error:
@@ -59,10 +60,17 @@ class Racer:
 
     def run(self, documents: int) -> Run:
         """Run some documents once; the bytes written are kept among the facts."""
-        self._end.send(documents)
+        self._end.send((documents, False))
         measured, self.facts["written"] = self._answer()
         assert isinstance(measured, Run)
         return measured
+
+    def profile(self, documents: int) -> dict[str, float]:
+        """Shares of its steps in the time of one more run."""
+        self._end.send((documents, True))
+        found, _ = self._answer()
+        assert isinstance(found, dict)
+        return found
 
     def close(self) -> None:
         """Let the process go."""
@@ -130,16 +138,20 @@ def main() -> None:
     for key, message in failed.items():
         print(f"{key} could not: {message}")
     measured: dict[str, Any] = {}
+    facts = {"tokens": options.tokens, "rounds": options.rounds, "failed": failed}
     for documents in options.documents:
         measured[str(documents)] = race(racers, documents, options.rounds)
         print(f"SmolLM2-135M, {documents} x {options.tokens:,} tokens, float32, {options.rounds} rounds")
         print("\n".join(f"  {line}" for line in lines(measured[str(documents)])), flush=True)
         # After each, so that hours are not lost with the last one.
-        facts = {"tokens": options.tokens, "rounds": options.rounds, "failed": failed}
         keep("capture", {**facts, "documents": measured})
         # What keeping memory does to the plain pass is the same for any number of documents.
         if KEPT in racers:
             racers.pop(KEPT).close()
+    if MOMENTS in racers:
+        steps = racers[MOMENTS].profile(options.documents[0])
+        print("of moments, by a profiler: " + ", ".join(f"{step} {share:.1%}" for step, share in steps.items()))
+        keep("capture", {**facts, "documents": measured, "steps": steps})
     for racer in racers.values():
         racer.close()
 

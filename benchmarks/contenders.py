@@ -7,8 +7,9 @@ a cache of keys.
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from ropewalk.models.probe import read_layout
 from ropewalk.models.rotary import with_rotary
 from ropewalk.models.source import ModelSource
 from ropewalk.statistics.base import KINDS, Scope, layers_of
+from ropewalk.statistics.moments import MomentAccumulator
 from ropewalk.statistics.packing import unpack
 from ropewalk.statistics.registry import build
 
@@ -46,6 +48,8 @@ class Contender(ABC):
     keeps: str
     keeps_freed = False
     """Whether its process keeps memory that one layer frees for the next."""
+    steps: Mapping[str, Sequence[Callable[..., Any]]] = MappingProxyType({})
+    """What a run does beside the forward pass, by the functions that do it."""
 
     def prepare(self, folder: Path) -> None:
         """Load the model of a folder; not timed."""
@@ -111,6 +115,13 @@ class Ropewalk(Contender):
     """
 
     keeps_freed = True
+    steps = MappingProxyType(
+        {
+            "adding up": (MomentAccumulator.update,),
+            "from sums to moments": (MomentAccumulator.sums,),
+            "writing the shard": (write_shard,),
+        }
+    )
     sums: ShardSums
 
     def __init__(self, name: str, *statistics: str) -> None:

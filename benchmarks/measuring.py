@@ -1,9 +1,10 @@
 """Measuring side by side: contenders take turns for some rounds; each run gives its seconds and its peak memory."""
 
+import cProfile
 import gc
 import json
-import os
 import platform
+import pstats
 import statistics
 import threading
 import time
@@ -18,6 +19,7 @@ import psutil
 import pyarrow as pa
 
 from ropewalk.allocator import give_back_freed
+from ropewalk.threads import cores
 
 KEPT = Path(__file__).parent.parent / "build" / "bench"
 """Where benchmarks keep what they measured."""
@@ -105,6 +107,25 @@ def columns(runs: Sequence[Run]) -> dict[str, list[float]]:
     return {"seconds": [one.seconds for one in runs], "peaks": [one.peak for one in runs]}
 
 
+def shares(work: Callable[[], object], steps: Mapping[str, Sequence[Callable[..., Any]]]) -> dict[str, float]:
+    """Shares of the functions of some steps in the time of one call, by a profiler; none may call another."""
+    profiler = cProfile.Profile()
+    profiler.runcall(work)
+    stats = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
+    codes = {step: [getattr(one, "__func__", one).__code__ for one in functions] for step, functions in steps.items()}
+    found = {
+        step: sum(
+            cumulative
+            for (file, line, _), (*_, cumulative, _) in stats.items()
+            if any((file, line) == (code.co_filename, code.co_firstlineno) for code in own)
+        )
+        for step, own in codes.items()
+    }
+    assert all(found.values()), "a step that nobody took"
+    total = sum(own for _, _, own, _, _ in stats.values())
+    return {step: taken / total for step, taken in {**found, "the rest": total - sum(found.values())}.items()}
+
+
 def resident() -> int:
     """Bytes of resident memory of this process, after memory that was freed has gone back to the system.
 
@@ -163,7 +184,7 @@ def machine() -> dict[str, Any]:
     model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
     return {
         "processor": model,
-        "cores": os.cpu_count(),
+        "cores": cores(),
         "python": platform.python_version(),
         "versions": {name: found for name in names if (found := _version(name)) is not None},
     }

@@ -6,7 +6,6 @@ Commands take turns in processes of their own, beside a Python that does nothing
 """
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
@@ -19,10 +18,11 @@ from measuring import Series, alternate, keep, seconds
 from ropewalk.cli.study import MOST_WORKERS
 from ropewalk.demo import demo_study
 from ropewalk.study import Capture
+from ropewalk.threads import cores
 
 DOCUMENTS = 64
 """Of the built-in study."""
-WORKERS = min(os.cpu_count() or 1, MOST_WORKERS)
+WORKERS = min(cores(), MOST_WORKERS)
 COMMAND = [str(Path(sys.executable).parent / "ropewalk")]
 """The command line, of the environment that runs this."""
 
@@ -91,7 +91,7 @@ def run_passes(part: int) -> None:
     from ropewalk.models.loading import load_model
 
     keep_freed()
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // WORKERS))
+    torch.set_num_threads(max(1, cores() // WORKERS))
     generator, taken = np.random.default_rng(0), 0.0
     for checkpoint in demo_study().checkpoints:
         backbone: Any = load_model(checkpoint).get_decoder()  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Work on many arrays in several threads."""
+"""Cores that there are, and work on many arrays in as many threads."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -13,11 +13,16 @@ Item = TypeVar("Item")
 Found = TypeVar("Found")
 
 
+def cores() -> int:
+    """How many cores this process may use, where the system tells; a job of a cluster has not all of its node."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def work_on_each(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
     """What the work gives for each item, by as many threads as there are cores: NumPy releases the interpreter.
 
     None has threads inside: matrices are small, and those of BLAS would stand in each other's way.
     """
     keep_freed()
-    with ThreadPoolExecutor(os.cpu_count()) as pool, threadpool_limits(1):
+    with ThreadPoolExecutor(cores()) as pool, threadpool_limits(1):
         return list(pool.map(work, items))

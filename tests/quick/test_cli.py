@@ -234,7 +234,7 @@ def test_checkpoints_lists_audits_and_writes_a_study(run: Run, serve: Callable[.
 def test_demo_and_train_call_what_they_say(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     called: list[Any] = []
     monkeypatch.setattr("ropewalk.pipeline.run_study", lambda study: called.append(study) or study.folder)
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {1, 4, 5}, raising=False)
     code, out, _ = run("demo", "--results", str(tmp_path / "here"))
     assert (code, called[0].name, called[0].folder) == (0, "miniature", tmp_path / "here")
     assert (called[0].engine.name, called[0].engine.workers) == ("local", 3)

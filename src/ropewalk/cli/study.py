@@ -1,6 +1,5 @@
 """Commands that run a study, or a part of it."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,9 +45,10 @@ def demo(results: Path | None) -> None:
     """Run the built-in study of a miniature SmolLM3."""
     from ropewalk.demo import demo_study
     from ropewalk.pipeline import run_study
+    from ropewalk.threads import cores
 
     # A model this small leaves threads waiting for each other: processes of one thread each are faster.
-    workers = {"engine": None, "workers": min(os.cpu_count() or 1, MOST_WORKERS), "address": None}
+    workers = {"engine": None, "workers": min(cores(), MOST_WORKERS), "address": None}
     study = _placed(demo_study(results), workers, wait=False)
     run_study(study)
     _print_results(study.folder)

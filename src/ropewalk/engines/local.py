@@ -14,6 +14,7 @@ from ropewalk.capture.account import Account, InOneProcess
 from ropewalk.engines.crew import Advanced, Crew, Done, Event, Failed, Lost, Opened, conduct
 from ropewalk.engines.hand import is_free
 from ropewalk.progress import logger
+from ropewalk.threads import cores
 
 if TYPE_CHECKING:
     from ropewalk.capture.work import Order, Piece
@@ -72,7 +73,7 @@ class _Processes(Crew):
         if worker not in self._ends:
             ours, theirs = self._context.Pipe()
             device = f"cuda:{worker % self._gpus}" if self._gpus > 1 else None
-            threads = max(1, (os.cpu_count() or 1) // self.size)
+            threads = max(1, cores() // self.size)
             process = self._context.Process(target=serve, args=(theirs, threads, device), daemon=True)
             process.start()
             theirs.close()

@@ -1,6 +1,5 @@
 """Sharing the work of drawing with other processes: each takes a figure that nobody has begun."""
 
-import os
 import pickle
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from threading import Thread
 from typing import Any
 
 from ropewalk.summary.view import View
+from ropewalk.threads import cores
 
 MOST = 3
 """Helpers at most: further ones take as long to start as they save."""
@@ -44,8 +44,7 @@ class Task:
 
 def spare_processes() -> int:
     """How many helpers this machine has cores for."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores - 1, MOST)
+    return min(cores() - 1, MOST)
 
 
 def shared(

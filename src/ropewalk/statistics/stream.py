@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,21 @@ def shuffled_positions(seed: int, document: int, positions: "torch.Tensor") -> "
     return positions[torch.from_numpy(shuffle(seed, document, len(positions)))]
 
 
+class _Kept(NamedTuple):
+    """What a stream keeps from one batch to the next, a row for each piece between cuts.
+
+    `sums` of x xᵀ and `first` of x times 1, t and t' - t, x being shifted by `shift` and t by `t_shift`; `t_first` of t
+    and t²; n tokens.
+    """
+
+    sums: Products
+    first: Products
+    shift: "torch.Tensor"
+    t_shift: "torch.Tensor"
+    t_first: "torch.Tensor"
+    n: Floats
+
+
 class MomentStream:
     """Takes batches of vectors of a fixed set of heads and gives their `Moments`.
 
@@ -39,16 +54,16 @@ class MomentStream:
     that matters. Float32 products would be twice as fast on a CPU, and would make the seventh digit depend on the cut;
     devices without a fast float64 take them all the same (see `precision`). Memory is heads · d² numbers, whatever the
     number of tokens, for each of `cuts` again: numbers of leading tokens of every document whose moments are wanted
-    too. Where `shape` tells heads and d, a CPU's memory for them is taken at once: taken during a forward pass, it
-    would lie between activations and keep the allocator from using their room again.
+    too. Where `shape` tells heads and d, a CPU's memory for all that is kept is taken at once: taken during a forward
+    pass, be it a few bytes, it would lie between activations and keep the allocator from using their room again.
     """
 
     def __init__(self, cuts: Iterable[int] = (), shape: tuple[int, int] | None = None) -> None:
         import torch
 
         self._cuts = sorted(set(cuts))
-        self._sums: Products | None = None
-        self._room = None if shape is None else self._products(*shape, torch.device("cpu"))
+        self._kept: _Kept | None = None
+        self._room = None if shape is None else self._empty(*shape, torch.device("cpu"))
 
     def update(
         self, vectors: "torch.Tensor", positions: "torch.Tensor", shuffled: "Sequence[torch.Tensor] | None" = None
@@ -60,31 +75,31 @@ class MomentStream:
         import torch
 
         documents, heads, tokens, d = vectors.shape
-        if self._sums is None:
+        if self._kept is None:
             room = self._room if vectors.device.type == "cpu" else None
-            self._sums, self._first = room or self._products(heads, d, vectors.device)
-            self._shift = vectors[0, :, :BLOCK].mean(dim=1, keepdim=True, dtype=products_in(vectors.device))
-            self._t_shift = positions.double().mean()
-            self._t_first = torch.zeros(len(self._cuts) + 1, 2, dtype=torch.float64)
-            self._n = np.zeros(len(self._cuts) + 1)
+            self._kept = room or self._empty(heads, d, vectors.device)
+            leading = vectors[0, :, :BLOCK]
+            torch.mean(leading, dim=1, keepdim=True, dtype=self._kept.shift.dtype, out=self._kept.shift)
+            torch.mean(positions, dim=0, dtype=torch.float64, out=self._kept.t_shift)
+        kept = self._kept
         # One block after the other in the same memory: new pages for each would cost as much as the products.
-        widened = torch.empty(heads, min(BLOCK, tokens), d, dtype=self._shift.dtype, device=vectors.device)
-        t = positions.double() - self._t_shift
+        widened = torch.empty(heads, min(BLOCK, tokens), d, dtype=kept.shift.dtype, device=vectors.device)
+        t = positions.double() - kept.t_shift
         edges = list(pairwise([0, *self._cuts, tokens]))
         for number, document in enumerate(vectors):
-            other = t if shuffled is None else shuffled[number].double() - self._t_shift
-            weights = torch.stack([torch.ones_like(t), t, other - t]).to(self._shift).expand(heads, -1, -1)
+            other = t if shuffled is None else shuffled[number].double() - kept.t_shift
+            weights = torch.stack([torch.ones_like(t), t, other - t]).to(kept.shift).expand(heads, -1, -1)
             for segment, (first, last) in enumerate(edges):
                 for start in range(first, last, BLOCK):
                     block = slice(start, min(start + BLOCK, last))
                     # Widened and shifted in one pass over the vectors as they lie, a piece that stays in cache.
-                    x = torch.sub(document[:, block], self._shift, out=widened[:, : block.stop - start])
-                    self._sums.add(segment, x.transpose(1, 2), x)
-                    self._first.add(segment, weights[:, :, block], x)
+                    x = torch.sub(document[:, block], kept.shift, out=widened[:, : block.stop - start])
+                    kept.sums.add(segment, x.transpose(1, 2), x)
+                    kept.first.add(segment, weights[:, :, block], x)
         for segment, (first, last) in enumerate(edges):
             part = t[first:last]
-            self._t_first[segment] += documents * torch.stack([part.sum(), part @ part])
-            self._n[segment] += documents * (last - first)
+            kept.t_first[segment] += documents * torch.stack([part.sum(), part @ part])
+            kept.n[segment] += documents * (last - first)
 
     def result(self) -> Moments:
         """Moments of everything seen so far."""
@@ -100,30 +115,36 @@ class MomentStream:
 
     def shuffled(self) -> Floats:
         """Σ x (t' - t) [heads, d], t' being the shuffled positions. A common shift of x does not change it."""
-        self._check()
-        return self._first.total(slice(None))[:, 2]
+        return self._seen().first.total(slice(None))[:, 2]
 
-    def _products(self, heads: int, d: int, device: "torch.device") -> tuple[Products, Products]:
-        """Sums of x xᵀ, and of x times 1, t and t' - t, for each piece between cuts."""
+    def _empty(self, heads: int, d: int, device: "torch.device") -> "_Kept":
+        import torch
+
         segments, dtype = len(self._cuts) + 1, products_in(device)
-        return Products((segments, heads, d, d), device, dtype), Products((segments, heads, 3, d), device, dtype)
+        return _Kept(
+            sums=Products((segments, heads, d, d), device, dtype),
+            first=Products((segments, heads, 3, d), device, dtype),
+            shift=torch.zeros(heads, 1, d, dtype=dtype, device=device),
+            t_shift=torch.zeros((), dtype=torch.float64),
+            t_first=torch.zeros(segments, 2, dtype=torch.float64),
+            n=np.zeros(segments),
+        )
 
-    def _check(self) -> None:
-        if self._sums is None:
+    def _seen(self) -> "_Kept":
+        if self._kept is None:
             raise ValueError("no vectors were given")
+        return self._kept
 
     def _of(self, start: int, stop: int) -> Moments:
-        self._check()
-        assert self._sums is not None
-        chosen = slice(start, stop)
-        sums, first = self._sums.total(chosen), self._first.total(chosen)
-        shift, t_sums = self._shift[:, 0].cpu().double().numpy(), self._t_first[chosen].sum(dim=0).numpy()
-        n, ones = float(self._n[chosen].sum()), np.ones(len(sums))
+        kept, chosen = self._seen(), slice(start, stop)
+        sums, first = kept.sums.total(chosen), kept.first.total(chosen)
+        shift, t_sums = kept.shift[:, 0].cpu().double().numpy(), kept.t_first[chosen].sum(dim=0).numpy()
+        n, ones = float(kept.n[chosen].sum()), np.ones(len(sums))
         mean, t_mean = first[:, 0] / n, t_sums[0] / n
         return Moments(
             n=n * ones,
             mean=shift + mean,
-            t_mean=(float(self._t_shift) + t_mean) * ones,
+            t_mean=(float(kept.t_shift) + t_mean) * ones,
             sxx=sums - n * mean[:, :, None] * mean[:, None, :],
             sxt=first[:, 1] - n * mean * t_mean,
             stt=(t_sums[1] - n * t_mean**2) * ones,
