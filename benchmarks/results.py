@@ -111,6 +111,15 @@ def capture_section(kept: Kept) -> Iterator[str]:
     yield "### Moments beside each peer"
     headers = ("", "documents", "of its time", "of its memory", "of its bytes on disk")
     yield rows(headers, list(compared(kept["documents"])))
+    sums = first["moments"]["written"] / 1e6
+    passing = min(megabytes(first[key]).least for key in ("plain", "kept"))
+    yield (
+        f"Moments hold the sums of all heads, {sums:.0f} MB, from the first layer until they are written, beside what "
+        f"the pass itself holds, which is {passing:.0f} MB at the least and as much more as the allocator leaves holes "
+        f"between activations: their limit is {sums + passing:.0f} MB. A dump holds the vectors of one layer at a "
+        "time, and leaves more on disk with each document. nnsight ends the pass as early and keeps vectors as "
+        "they are, in memory: it has nothing to add up."
+    )
     yield "What is there afterwards:"
     yield "\n".join(f"- {one['name']}: {one['keeps']}" for one in first.values())
 
@@ -165,8 +174,8 @@ def analysis_section(kept: Kept) -> Iterator[str]:
     )
     if kept["everything"]:
         yield (
-            f"All tables from all statistics, plasticity of {kept['kept']:,} kept vectors among them: "
-            f"{spread(Series(tuple(kept['everything'])), 1)} s."
+            f"All tables from all statistics, plasticity of up to {kept['kept']:,} kept vectors of each head among "
+            f"them: {spread(Series(tuple(kept['everything'])), 1)} s."
         )
 
 
@@ -176,7 +185,7 @@ def scale_section(kept: Kept) -> Iterator[str]:
     titles = {
         "tokens": (
             "tokens of one document",
-            f"A random SmolLM3 of 4 layers, 4 heads of 32 dimensions; one document. {EVEN}",
+            f"A random SmolLM3 of 4 layers with 2 query heads and 1 key head of 32 dimensions; one document. {EVEN}",
         ),
         "documents": ("documents of 1,024 tokens", "The same model."),
         "large": ("tokens", "SmolLM3-3B's shape (36 layers, 16 and 4 heads of 128), random weights, float32."),
@@ -210,8 +219,8 @@ def scale_section(kept: Kept) -> Iterator[str]:
         extra = whole["moments"] / (whole["forward"] + whole["attention"])
         yield (
             "**Computed, not measured**: the published study (`configs/smollm3_training_progress.yaml`, "
-            f"{whole['tokens'] / 1e9:.2f} billion tokens) takes {whole['forward'] / 1e18:.0f} · 10¹⁸ operations in "
-            f"weights and {whole['attention'] / 1e18:.0f} · 10¹⁸ in attention: "
+            f"{whole['tokens'] / 1e9:.2f} billion tokens) takes {whole['forward'] / 1e18:.2f} · 10¹⁸ operations in "
+            f"weights and {whole['attention'] / 1e18:.2f} · 10¹⁸ in attention: "
             f"{count(round(whole['hours']), 'hour')} at {whole['used']:.0%} of an H100's stated bfloat16 speed. "
             f"Moments add {extra:.1%} to the operations. Results take {size(whole['disk'])} of disk; dumping all "
             f"vectors in half precision would take {size(whole['dump'])}, the published sample of 16 positions of each "
