@@ -8,7 +8,7 @@
   SciPy's pearsonr of each component with position; no errors;
 - the same with IncrementalPCA, which holds a part of the vectors at a time.
 
-Then all tables from all statistics, with 2,048 kept vectors a head and kind.
+Then all tables from all statistics, with up to 2,048 kept vectors a head and kind.
 
     python benchmarks/analysis.py [--heads 300] [--shards 8] [--kept 2048] [--rounds 5]
 """
