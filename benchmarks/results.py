@@ -287,6 +287,8 @@ def draw(capture: Kept, analysis: Kept, scale: Kept) -> Figure:
 def main() -> None:
     """Write both."""
     capture, analysis, scale, start = (read(name) for name in ("capture", "analysis", "scale", "start"))
+    if not {"kept", "moments"} <= next(iter(capture["documents"].values())).keys() or "steps" not in capture:
+        raise SystemExit("capture.json is of a part of the contenders: run benchmarks/capture.py without --only")
     facts = capture["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     sections = [
