@@ -133,10 +133,10 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
-def write_bytes(path: Path, data: bytes, *, replace: bool = True) -> None:
-    """Write `data` to `path` atomically; see `atomic_path`."""
-    with atomic_path(path, replace=replace) as temporary:
-        temporary.write_bytes(data)
+def write_bytes(path: Path, *pieces: bytes | memoryview, replace: bool = True) -> None:
+    """Write pieces of data, one after the other, to `path` atomically; see `atomic_path`."""
+    with atomic_path(path, replace=replace) as temporary, temporary.open("wb") as file:
+        file.writelines(pieces)
 
 
 def check_writable(folder: Path) -> None:

@@ -33,12 +33,16 @@ _SEAL = re.compile(rb"seal\W{1,16}([0-9a-f]{64})")
 
 def seal(data: bytes) -> bytes:
     """Data that begins with `seal` and BLANK (as JSON, YAML, ...), with its digest in place of the latter."""
+    return b"".join(sealed_pieces(data))
+
+
+def sealed_pieces(data: bytes) -> tuple[bytes | memoryview, ...]:
+    """The same in pieces, which are views of the data: put together they would be another copy of a shard."""
     found = _SEAL.search(data, 0, REACH)
     assert found is not None, "no place for a seal"
     assert found[1] == BLANK.encode(), "sealed already"
-    # Through views: slices would each be another copy of a shard.
     whole, digest = memoryview(data), hashlib.sha256(data).hexdigest().encode()
-    return b"".join([whole[: found.start(1)], digest, whole[found.end(1) :]])
+    return whole[: found.start(1)], digest, whole[found.end(1) :]
 
 
 def sealed_json(data: Mapping[str, Any]) -> bytes:

@@ -52,14 +52,15 @@ def test_where_sums_are_cut_changes_no_digit_that_matters(monkeypatch: pytest.Mo
 def test_many_blocks_lose_no_more_than_one() -> None:
     """The control: the same products, added in float32 alone, are off a hundred times as far."""
     generator = np.random.default_rng(0)
-    products, plain, exact = Products((1, 1, 1, 1), torch.device("cpu"), torch.float32), torch.zeros(1, 1, 1), 0.0
+    products, plain, exact = Products(1, 1, 1, torch.device("cpu"), torch.float32), torch.zeros(1, 1, 1), 0.0
     for _ in range(20_000):
-        block = torch.from_numpy(generator.uniform(0.5, 1.5, (1, 1, 4))).float()
-        product = block @ block.transpose(1, 2)
-        products.add(0, block, block.transpose(1, 2))
+        block = products.room(4)
+        block[..., :1] = torch.from_numpy(generator.uniform(0.5, 1.5, (1, 4, 1))).float()
+        product = block[..., :1].transpose(1, 2) @ block[..., :1]
+        products.add(0, [block])
         plain += product
         exact += float(product)
-    ours, theirs = (abs(float(one) / exact - 1) for one in (products.total(slice(None))[0, 0, 0], plain))
+    ours, theirs = (abs(float(one) / exact - 1) for one in (products.scatter(slice(None))[0, 0, 0], plain))
     assert ours < 1e-12
     assert theirs > 100 * max(ours, 1e-9)
 
@@ -71,12 +72,14 @@ def test_a_training_that_rounds_its_products_does_not_round_these() -> None:
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision(precision)
         try:
-            products = Products((1, 3, D, D), torch.device("cpu"), torch.float32)
-            products.add(0, x.transpose(1, 2), x)
+            products = Products(1, 3, D, torch.device("cpu"), torch.float32)
+            block = products.room(512)
+            block[..., :D] = x
+            products.add(0, [block])
             assert torch.get_float32_matmul_precision() == precision
         finally:
             torch.set_float32_matmul_precision(before)
-        found.append(products.total(slice(None)))
+        found.append(products.scatter(slice(None)))
     np.testing.assert_array_equal(*found)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from ropewalk.capture.downloads import Downloads
 from ropewalk.capture.jobs import Job
 from ropewalk.capture.plan import Cost, cost
-from ropewalk.capture.shards import shard_path
+from ropewalk.capture.shards import Pieces, shard_path
 from ropewalk.capture.stored import StoredCapture
 from ropewalk.capture.work import Bench, Order, Piece
 from ropewalk.capture.working import Working
@@ -93,10 +93,10 @@ class Account:
         self.progress.add(-self._seen.pop((order.name, number)))
         self.note.end(order.name, number)
 
-    def done(self, order: Order, number: int, data: bytes | None = None) -> None:
+    def done(self, order: Order, number: int, data: Pieces = ()) -> None:
         """A shard is there, or came back as bytes and is written."""
-        if data is not None:
-            write_bytes(shard_path(order.folder, number), data)
+        if data:
+            write_bytes(shard_path(order.folder, number), *data)
         self.progress.add(self._tokens(order, number) - self._seen.pop((order.name, number)))
         self.note.end(order.name, number)
         self._settle(order, [number])

@@ -20,7 +20,7 @@ from ropewalk.errors import RopewalkError
 from ropewalk.files import write_bytes
 from ropewalk.progress import logger
 from ropewalk.record import FORMAT, outdated
-from ropewalk.seals import BLANK, is_intact, seal
+from ropewalk.seals import BLANK, is_intact, sealed_pieces
 from ropewalk.statistics.base import LayerHeads, Sums
 from ropewalk.text import count
 from ropewalk.versions import Versions, installed
@@ -30,6 +30,8 @@ SHARDS = "shard-*.safetensors"
 
 ShardSums = Mapping[tuple[str, int], Sums]
 """The sums of one group of documents, by (statistic, layer)."""
+Pieces = Sequence[bytes | memoryview]
+"""Bytes of a file, one piece after the other."""
 
 
 @dataclass(frozen=True)
@@ -113,14 +115,14 @@ def write_shard(
     provenance: Provenance,
     versions: Versions | None = None,
 ) -> None:
-    """Write the sums of a group of documents, by (statistic, layer), atomically; see `shard_bytes`."""
-    write_bytes(path, shard_bytes(sums, heads, provenance, versions))
+    """Write the sums of a group of documents, by (statistic, layer), atomically; see `shard_pieces`."""
+    write_bytes(path, *shard_pieces(sums, heads, provenance, versions))
 
 
-def shard_bytes(
+def shard_pieces(
     sums: ShardSums, heads: Sequence[LayerHeads], provenance: Provenance, versions: Versions | None = None
-) -> bytes:
-    """A shard as it stands on disk, sealed: the sums of a group of documents, by (statistic, layer).
+) -> Pieces:
+    """A shard as it stands on disk, sealed, in pieces: the sums of a group of documents, by (statistic, layer).
 
     `versions` are those of the libraries that made the sums: the installed ones unless they were made earlier.
     """
@@ -135,7 +137,7 @@ def shard_bytes(
     made = installed() if versions is None else versions
     marks = {"seal": BLANK, "format": FORMAT, "versions": made, **asdict(provenance)}
     # One entry: the order of several is not fixed in the file, and the same shard should be the same bytes.
-    return seal(save(arrays, metadata={"ropewalk": json.dumps(marks)}))
+    return sealed_pieces(save(arrays, metadata={"ropewalk": json.dumps(marks)}))
 
 
 def missing_shards(folder: Path, provenances: Mapping[int, Provenance], of: int, documents: int | None) -> list[int]:

@@ -15,7 +15,7 @@ from ropewalk.capture.collector import Collection, collect
 from ropewalk.capture.manifest import model_facts, write_manifest
 from ropewalk.capture.readiness import make_ready
 from ropewalk.capture.settings import choose_heads
-from ropewalk.capture.shards import Provenance, shard_bytes
+from ropewalk.capture.shards import Pieces, Provenance, shard_pieces
 from ropewalk.errors import RopewalkError
 from ropewalk.models.downloads import absent_weights, fetch
 from ropewalk.models.identity import model_fingerprint
@@ -107,8 +107,8 @@ class Bench:
         statistics = tuple(build(capture.statistics))
         self._collection = Collection(ready.layout, self.heads, statistics, order.scope, capture.pre_rope)
 
-    def shard(self, piece: Piece, advance: Callable[[int], None] = lambda _: None) -> bytes:
-        """The shard as it stands on disk. `advance` is told the tokens done."""
+    def shard(self, piece: Piece, advance: Callable[[int], None] = lambda _: None) -> Pieces:
+        """The shard as it stands on disk, in pieces. `advance` is told the tokens done."""
         sums = collect(
             self._model,
             self._collection,
@@ -117,4 +117,4 @@ class Bench:
             batch=max(1, self.order.capture.batch_tokens // self.order.checkpoint.context),
             advance=advance,
         )
-        return shard_bytes(sums, layers_of(self._collection.layout, self.heads), piece.provenance)
+        return shard_pieces(sums, layers_of(self._collection.layout, self.heads), piece.provenance)

@@ -34,7 +34,7 @@ class Done:
     """A worker has written its shard, or sends it back."""
 
     worker: int
-    data: bytes | None = None
+    data: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def conduct(crew: Crew, account: Account) -> None:
             del tasks[event.worker]
             if isinstance(event, Done):
                 schedule.done(task)
-                account.done(order, task.number, event.data)
+                account.done(order, task.number, [event.data] if event.data else ())
                 continue
             account.dropped(order, task.number)
             opened = loaded.get(event.worker) == order.name

@@ -30,15 +30,18 @@ class Hand:
 
     def shard(self, piece: Piece, advance: Callable[[int], None]) -> bytes:
         """A shard of the open order, as bytes."""
-        if self._bench is None:
-            raise RuntimeError("no order is open")
-        return self._bench.shard(piece, advance)
+        return b"".join(self._open_bench.shard(piece, advance))
 
     def write(self, piece: Piece, advance: Callable[[int], None]) -> None:
         """Compute a shard of the open order and write it where it belongs."""
-        data = self.shard(piece, advance)
-        if self._bench is not None:
-            write_bytes(shard_path(self._bench.order.folder, piece.number), data)
+        bench = self._open_bench
+        write_bytes(shard_path(bench.order.folder, piece.number), *bench.shard(piece, advance))
+
+    @property
+    def _open_bench(self) -> Bench:
+        if self._bench is None:
+            raise RuntimeError("no order is open")
+        return self._bench
 
 
 def is_free(checkpoint: Checkpoint) -> bool:

@@ -217,7 +217,7 @@ class _Seat:
         try:
             if self._note.exists():
                 self._hand.write(piece, advance)
-                return "done", None
+                return "done", b""
             return "done", self._hand.shard(piece, advance)
         except Exception as error:
             return _failed(error)

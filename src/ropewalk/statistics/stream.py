@@ -1,6 +1,6 @@
 """Adding up moments of vectors as they come: the torch side of the statistic `moments`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropewalk.geometry.moments import Floats, Moments
-from ropewalk.statistics.precision import Products, products_in
+from ropewalk.statistics.precision import WEIGHTS, Products, products_in
 
 if TYPE_CHECKING:
     import torch
@@ -34,12 +34,11 @@ def shuffled_positions(seed: int, document: int, positions: "torch.Tensor") -> "
 class _Kept(NamedTuple):
     """What a stream keeps from one batch to the next, a row for each piece between cuts.
 
-    `sums` of x xᵀ and `first` of x times 1, t and t' - t, x being shifted by `shift` and t by `t_shift`; `t_first` of t
+    `products` of x with itself and with 1, t and t' - t, x being shifted by `shift` and t by `t_shift`; `t_first` of t
     and t²; n tokens.
     """
 
-    sums: Products
-    first: Products
+    products: Products
     shift: "torch.Tensor"
     t_shift: "torch.Tensor"
     t_first: "torch.Tensor"
@@ -52,10 +51,11 @@ class MomentStream:
     Vectors are widened to float64 and shifted by the mean of the first ones before they are multiplied, so that a
     common offset a thousand times the spread costs no digits, and so that cutting the stream elsewhere changes nothing
     that matters. Float32 products would be twice as fast on a CPU, and would make the seventh digit depend on the cut;
-    devices without a fast float64 take them all the same (see `precision`). Memory is heads · d² numbers, whatever the
-    number of tokens, for each of `cuts` again: numbers of leading tokens of every document whose moments are wanted
-    too. Where `shape` tells heads and d, a CPU's memory for all that is kept is taken at once: taken during a forward
-    pass, be it a few bytes, it would lie between activations and keep the allocator from using their room again.
+    devices without a fast float64 take them all the same (see `precision`). Memory is heads · d (d + 7) / 2 numbers,
+    whatever the number of tokens, for each of `cuts` again: numbers of leading tokens of every document whose moments
+    are wanted too. Where `shape` tells heads and d, a CPU's memory for all that is kept is taken at once: taken during
+    a forward pass, be it a few bytes, it would lie between activations and keep the allocator from using their room
+    again.
     """
 
     def __init__(self, cuts: Iterable[int] = (), shape: tuple[int, int] | None = None) -> None:
@@ -63,7 +63,7 @@ class MomentStream:
 
         self._cuts = sorted(set(cuts))
         self._kept: _Kept | None = None
-        self._room = None if shape is None else self._empty(*shape, torch.device("cpu"))
+        self._ready = None if shape is None else self._empty(*shape, torch.device("cpu"))
 
     def update(
         self, vectors: "torch.Tensor", positions: "torch.Tensor", shuffled: "Sequence[torch.Tensor] | None" = None
@@ -76,27 +76,33 @@ class MomentStream:
 
         documents, heads, tokens, d = vectors.shape
         if self._kept is None:
-            room = self._room if vectors.device.type == "cpu" else None
-            self._kept = room or self._empty(heads, d, vectors.device)
+            ready = self._ready if vectors.device.type == "cpu" else None
+            self._kept = ready or self._empty(heads, d, vectors.device)
             leading = vectors[0, :, :BLOCK]
             torch.mean(leading, dim=1, keepdim=True, dtype=self._kept.shift.dtype, out=self._kept.shift)
             torch.mean(positions, dim=0, dtype=torch.float64, out=self._kept.t_shift)
         kept = self._kept
-        # One block after the other in the same memory: new pages for each would cost as much as the products.
-        widened = torch.empty(heads, min(BLOCK, tokens), d, dtype=kept.shift.dtype, device=vectors.device)
+        room = kept.products.room(min(BLOCK, tokens))
         t = positions.double() - kept.t_shift
-        edges = list(pairwise([0, *self._cuts, tokens]))
-        for number, document in enumerate(vectors):
-            other = t if shuffled is None else shuffled[number].double() - kept.t_shift
-            weights = torch.stack([torch.ones_like(t), t, other - t]).to(kept.shift).expand(heads, -1, -1)
-            for segment, (first, last) in enumerate(edges):
+        labels = [t] * documents if shuffled is None else [one.double() - kept.t_shift for one in shuffled]
+        weights = [torch.stack([torch.ones_like(t), t, one - t], dim=1).to(kept.shift) for one in labels]
+
+        def blocks(first: int, last: int) -> Iterator["torch.Tensor"]:
+            """Vectors of these tokens with their weights, one block after the other in the same memory: new pages for
+            each would cost as much as the products.
+            """
+            for document, own in zip(vectors, weights, strict=True):
                 for start in range(first, last, BLOCK):
-                    block = slice(start, min(start + BLOCK, last))
-                    # Widened and shifted in one pass over the vectors as they lie, a piece that stays in cache.
-                    x = torch.sub(document[:, block], kept.shift, out=widened[:, : block.stop - start])
-                    kept.sums.add(segment, x.transpose(1, 2), x)
-                    kept.first.add(segment, weights[:, :, block], x)
-        for segment, (first, last) in enumerate(edges):
+                    tokens = slice(start, min(start + BLOCK, last))
+                    block = room[:, : tokens.stop - start]
+                    # Widened as they lie, then shifted: both at once would be a copy in another place first.
+                    block[..., :d] = document[:, tokens]
+                    block[..., :d] -= kept.shift
+                    block[..., d : d + WEIGHTS] = own[tokens]
+                    yield block
+
+        for segment, (first, last) in enumerate(pairwise([0, *self._cuts, tokens])):
+            kept.products.add(segment, blocks(first, last))
             part = t[first:last]
             kept.t_first[segment] += documents * torch.stack([part.sum(), part @ part])
             kept.n[segment] += documents * (last - first)
@@ -115,15 +121,14 @@ class MomentStream:
 
     def shuffled(self) -> Floats:
         """Σ x (t' - t) [heads, d], t' being the shuffled positions. A common shift of x does not change it."""
-        return self._seen().first.total(slice(None))[:, 2]
+        return self._seen().products.weighted(slice(None))[:, 2]
 
     def _empty(self, heads: int, d: int, device: "torch.device") -> "_Kept":
         import torch
 
         segments, dtype = len(self._cuts) + 1, products_in(device)
         return _Kept(
-            sums=Products((segments, heads, d, d), device, dtype),
-            first=Products((segments, heads, 3, d), device, dtype),
+            products=Products(segments, heads, d, device, dtype),
             shift=torch.zeros(heads, 1, d, dtype=dtype, device=device),
             t_shift=torch.zeros((), dtype=torch.float64),
             t_first=torch.zeros(segments, 2, dtype=torch.float64),
@@ -137,7 +142,7 @@ class MomentStream:
 
     def _of(self, start: int, stop: int) -> Moments:
         kept, chosen = self._seen(), slice(start, stop)
-        sums, first = kept.sums.total(chosen), kept.first.total(chosen)
+        sums, first = kept.products.scatter(chosen), kept.products.weighted(chosen)
         shift, t_sums = kept.shift[:, 0].cpu().double().numpy(), kept.t_first[chosen].sum(dim=0).numpy()
         n, ones = float(kept.n[chosen].sum()), np.ones(len(sums))
         mean, t_mean = first[:, 0] / n, t_sums[0] / n
