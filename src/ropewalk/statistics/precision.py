@@ -1,6 +1,8 @@
 """In what type products are taken on a device, and how their sums keep all digits (docs/method.md §2)."""
 
 from contextlib import contextmanager
+from math import prod
+from mmap import mmap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,7 +50,7 @@ class Products:
         rows, before = torch.tril_indices(head_dim, head_dim)
         weighted = torch.arange(head_dim) * self._columns + head_dim + torch.arange(WEIGHTS)[:, None]
         self._taken = torch.cat([rows * self._columns + before, weighted.flatten()]).to(device)
-        self._sums = torch.zeros(segments, heads, len(self._taken), dtype=dtype, device=device)
+        self._sums = _zeros((segments, heads, len(self._taken)), dtype, device)
         self._rest = torch.zeros_like(self._sums) if dtype != torch.float64 else None
 
     def room(self, tokens: int) -> "torch.Tensor":
@@ -99,6 +101,17 @@ class Products:
         parts = [self._sums, *([] if self._rest is None else [self._rest])]
         wide = [part[segments].cpu().double().sum(dim=0).numpy() for part in parts]
         return wide[0] if len(wide) == 1 else wide[0] + wide[1]
+
+
+def _zeros(shape: tuple[int, ...], dtype: "torch.dtype", device: "torch.device") -> "torch.Tensor":
+    """Zeros that live through many forward passes: on a CPU in memory of their own."""
+    import torch
+
+    if device.type != "cpu" or not prod(shape):
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # Among activations on the heap they would keep the allocator from using the room of these again as a whole.
+    memory = mmap(-1, prod(shape) * dtype.itemsize)
+    return torch.frombuffer(memory, dtype=dtype, count=prod(shape)).view(shape)
 
 
 @contextmanager
