@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ropewalk.analysis import Tables, tabulate
+from ropewalk.analysis import Tables, tabulate_all
 from ropewalk.capture.stored import MemoryCapture, StoredCapture, finished_captures, tabulated_captures, write_captures
 from ropewalk.compare import compare
 from ropewalk.errors import RopewalkError
@@ -19,11 +19,12 @@ from ropewalk.figures.gallery import FIGURES, Told, find, study_options, write_f
 from ropewalk.fingerprint import file_fingerprint
 from ropewalk.freshness import fresh_pictures, pictures_made_from, stale_where_wrong, tables_digest, tables_made_from
 from ropewalk.head import HeadDetail, head_detail
+from ropewalk.helpers import ALONE, Helpers
 from ropewalk.hubfiles import local_results
 from ropewalk.models.layout import Layout
 from ropewalk.ownership import claim, is_free, is_marked
 from ropewalk.record import Record, need_record, note_versions, read_record, write_record
-from ropewalk.report import PAGE, Origin, Report, report_data, write_report
+from ropewalk.report import PAGE, Report, origins, report_data, write_report
 from ropewalk.statistics.registry import table_names
 from ropewalk.study import Figures, Study
 from ropewalk.summary.sensitivity import sensitivity
@@ -180,11 +181,7 @@ class Results:
             options=self.figure_options(),
             drawn={} if self.folder is None else fresh_pictures(self.folder, self._pictures_made_from()),
             made_from=self.digest,
-            origins={
-                label: Origin(self.captures[name].dtype, self.captures[name].proof)
-                for name, label in zip(self.view.lineup.names, self.view.lineup.labels, strict=True)
-                if name in self.captures
-            },
+            origins=origins(self.view.lineup, self.captures),
         )
 
     def figure_options(self, axis: str | None = None) -> Mapping[str, Mapping[str, Any]]:
@@ -198,15 +195,15 @@ class Results:
         return f"{self.name if self.folder is None else self.folder.resolve().name}/{file}"
 
     def write_figures(
-        self, folder: Path | str, axis: str | None = None, done: Told = lambda _: None, helpers: int = 0
+        self, folder: Path | str, axis: str | None = None, done: Told = lambda _: None, helpers: Helpers = ALONE
     ) -> list[Path]:
         """Write every figure (PNG, PDF, caption) into a folder of its own below `folder`; returns these.
 
         `axis` is where r_q and r_k are measured, if not as the study says. `done` is called with each when written.
-        Up to so many `helpers`, other processes, draw as well; the files are the same.
+        Where there are `helpers`, other processes, they draw as well; the files are the same.
         """
         options, made_from = self.figure_options(axis), self._pictures_made_from(axis)
-        return write_figures(self.view, Path(folder), self._source, options, made_from, done, helpers)
+        return list(write_figures(self.view, Path(folder), self._source, options, made_from, done, helpers))
 
     def _pictures_made_from(self, axis: str | None = None) -> Mapping[str, Any]:
         return pictures_made_from(self.digest, self.figure_options(axis))
@@ -274,8 +271,8 @@ def load(path: Path | str) -> Results:
     return Results(tables, captures, record=record, folder=path, digest=digest)
 
 
-def analyze(folder: Path | str) -> Results:
-    """Compute the tables of a results folder from its shards, and write them there.
+def analyze(folder: Path | str, helpers: Helpers = ALONE) -> Results:
+    """Compute the tables of a results folder from its shards, with the help of other processes, and write them there.
 
     Checkpoints that are not finished are left out, and said (see `Results.missing`). The record says then with which
     versions these shards were made.
@@ -283,7 +280,7 @@ def analyze(folder: Path | str) -> Results:
     folder = Path(folder)
     record = need_record(folder)
     captures = finished_captures(folder, record.study)
-    results = from_captures(captures, record.study, record, folder)
+    results = from_captures(captures, record.study, record, folder, helpers)
     # Shards may have come from other machines since they were captured here.
     note_versions(folder, {name: captured.versions for name, captured in captures.items()})
     results.record = need_record(folder)
@@ -292,8 +289,12 @@ def analyze(folder: Path | str) -> Results:
 
 
 def from_captures(
-    captures: Mapping[str, Capture], study: Study, record: Record | None = None, folder: Path | None = None
+    captures: Mapping[str, Capture],
+    study: Study,
+    record: Record | None = None,
+    folder: Path | None = None,
+    helpers: Helpers = ALONE,
 ) -> Results:
     """Results of checkpoints, those of a study whose sums are at hand."""
-    tables = [tabulate(captures[one.name], one) for one in study.checkpoints if one.name in captures]
-    return Results(Tables.concat(tables), captures, study, record, folder)
+    known = [(captures[one.name], one) for one in study.checkpoints if one.name in captures]
+    return Results(tabulate_all(known, helpers), captures, study, record, folder)
