@@ -1,5 +1,7 @@
 """What a process does that helps another (`helpers`)."""
 
+import atexit
+import gc
 import io
 import logging
 import os
@@ -19,6 +21,8 @@ def serve(orders: BinaryIO) -> None:
     # Who started it ends it, also where both hear of Control-C; a file that it writes is not left half written then.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    # Its end is waited for: what is left then is not searched for circles.
+    atexit.register(gc.freeze)
     # What prints, prints elsewhere: an answer must not be torn apart.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

@@ -68,4 +68,4 @@ def _tabulated(folder: Path, helpers: Helpers) -> Results:
 def draw(results: Results, folder: Path, helpers: Helpers = ALONE) -> Path:
     """Write the figures and the report of results into their folder; return the report's path."""
     results.write_figures(folder / "figures", done=lambda path: logger.info("%s", path), helpers=helpers)
-    return results.report(folder)
+    return results.report(folder, helpers)

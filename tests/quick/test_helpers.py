@@ -27,6 +27,8 @@ from ropewalk.figures import gallery
 from ropewalk.figures.style import png
 from ropewalk.helpers import ALONE, Helpers, spare_processes
 from ropewalk.record import need_record
+from ropewalk.report import content
+from ropewalk.results import load
 from ropewalk.statistics import registry
 from ropewalk.summary.view import View
 
@@ -353,3 +355,34 @@ def test_helpers_do_not_load_torch():
         "ropewalk.report.pictures; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# The page
+
+
+def test_the_page_is_the_same_with_helpers_and_with_captions_that_were_written(results, tmp_path, monkeypatch):
+    monkeypatch.setattr(gallery, "SHARE", 1)
+    monkeypatch.setattr(content, "SHARE", 1)
+    copy = Path(shutil.copytree(results, tmp_path / "results"))
+    load(copy).write_figures(copy / "figures")
+    expected = load(copy).report(copy).read_bytes()
+    drawn = files(copy / "figures")
+    loaded = load(copy)
+    with Helpers(1) as own:
+        loaded.write_figures(copy / "figures", helpers=own)
+        described = []
+        caption = gallery.FigureSpec.caption
+        monkeypatch.setattr(
+            gallery.FigureSpec,
+            "caption",
+            lambda self, *given, **o: described.append(self) or caption(self, *given, **o),
+        )
+        assert loaded.report(copy, own).read_bytes() == expected
+        assert not described
+        # Those of another axis are other captions.
+        loaded.write_figures(copy / "figures_drift", axis="drift", helpers=own)
+        assert loaded.report(copy, own).read_bytes() == expected
+    described.clear()
+    assert load(copy).report(copy).read_bytes() == expected
+    assert described, "who wrote no captions has them to make"
+    assert files(copy / "figures") == drawn

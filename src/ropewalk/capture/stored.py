@@ -186,6 +186,15 @@ def tabulated_captures(folder: Path, study: Study) -> dict[str, StoredCapture]:
     return {name: captured for name, captured in captures.items() if captured.is_complete or name in known}
 
 
+def one_layout(layouts: Sequence[Layout]) -> Layout:
+    """Layers and heads of the model that captures are of, where all have the same."""
+    if not layouts:
+        raise RopewalkError("these results are tables alone, which do not hold a layout: load the folder of a run")
+    if any(layout != layouts[0] for layout in layouts):
+        raise RopewalkError("these results are of models with different layouts: use `layouts`, by checkpoint")
+    return layouts[0]
+
+
 @dataclass(frozen=True)
 class MemoryCapture:
     """A checkpoint's capture that was never written: the sums of each group of documents, by (statistic, layer)."""
