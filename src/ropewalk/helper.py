@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any, BinaryIO
 
+from threadpoolctl import threadpool_limits
+
 from ropewalk.progress import logger
 
 
@@ -32,6 +34,8 @@ def serve(orders: BinaryIO) -> None:
             is_work, content = pickle.load(orders)
             if is_work:
                 work = known(content)
+                # Of the libraries that came with it, as in the process that asks.
+                threadpool_limits(1)
             else:
                 pickle.dump(None if work is None else answer(work, content), answers)
                 answers.flush()

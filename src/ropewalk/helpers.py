@@ -10,6 +10,8 @@ from threading import Thread
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from threadpoolctl import threadpool_limits
+
 from ropewalk.threads import cores
 
 MOST = 3
@@ -39,8 +41,10 @@ class Helpers:
     """Up to so many processes that take their part in one kind of work after the other.
 
     They are started when there is enough to do, and end with the block, so that only the first work waits for their
-    start. Whatever a helper did not do, because it could not or was killed, is done here: so errors and warnings come
-    out as they do without one.
+    start. Where there may be any, BLAS has one thread within the block: its others would wait for each other.
+
+    Whatever a helper did not do, because it could not or was killed, is done here: so errors and warnings come out as
+    they do without one.
 
     >>> with Helpers(1) as helpers:
     ...     list(helpers.each([3, -4], abs, abs, share=1))
@@ -50,14 +54,18 @@ class Helpers:
     def __init__(self, most: int = 0) -> None:
         self._most = most
         self._started: list[_Helper] = []
+        self._limits: threadpool_limits | None = None
 
     def __enter__(self) -> Self:
+        self._limits = threadpool_limits(1) if self._most > 0 else None
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end()
+        if self._limits is not None:
+            self._limits.restore_original_limits()
 
     def count(self, pieces: int, share: int) -> int:
         """How many take part in so many pieces of work, `share` of which are worth a process."""

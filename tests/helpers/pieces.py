@@ -7,6 +7,9 @@ import time
 import warnings
 from pathlib import Path
 
+import numpy as np  # noqa: F401 - brings such a library
+from threadpoolctl import threadpool_info
+
 
 def square(number: int) -> int:
     """A number times itself."""
@@ -27,6 +30,12 @@ def troubled(item: str) -> str:
         # Past Python, as a library in C does.
         os.write(1, b"as it is written here")
     return item
+
+
+def blas_threads(item: object) -> list[int]:
+    """How many threads each library of linear algebra has in the process that does it."""
+    del item
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
 
 def killed(item: object, parent: int) -> object:

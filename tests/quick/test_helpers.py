@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from helpers import pieces
 from helpers.paths import ROOT
@@ -144,6 +145,23 @@ def test_what_cannot_be_sent_or_is_not_known_there_is_done_here(started):
         assert list(own.each(odd, callable, callable, share=1)) == [True, False, True]
     assert helper.known(b"nonsense") is None
     assert helper.known(pickle.dumps(abs)) is abs
+
+
+def test_blas_has_one_thread_while_there_are_helpers():
+    def threads():
+        return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+    with threadpool_limits(2, user_api="blas"):
+        assert 2 in threads()
+        with Helpers(1) as own:
+            assert set(threads()) == {1}
+            # That of the helper, which has the last of them.
+            items = [(0,), (0,), (0,)]
+            found = list(own.each(items, lambda _: time.sleep(1) or [], pieces.blas_threads, share=1))
+            assert set(found[-1]) == {1}
+        assert 2 in threads()
+        with Helpers(0):
+            assert 2 in threads()
 
 
 def test_an_interruption_ends_helpers(started):
