@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from ropewalk.geometry.axes import AXES
 from ropewalk.geometry.jackknife import critical, jackknife_covariance, jackknife_error
 from ropewalk.geometry.rotation import METRICS, OF_PAIRS
 from ropewalk.geometry.taxonomy import category_numbers, classify, concordance, probabilities
+from ropewalk.helpers import ALONE, Helpers
 from ropewalk.seals import Ledger
 from ropewalk.statistics.base import Captured, LayerHeads, Readout, Statistic, layers_of
 from ropewalk.statistics.plasticity import KEPT_COLUMNS, SUMS_COLUMNS
-from ropewalk.statistics.registry import build, described_tables
+from ropewalk.statistics.registry import build, described_tables, is_found_elsewhere, load_plugin, loaded_plugins
 from ropewalk.study import Checkpoint
 from ropewalk.table_checks import check_measured
 from ropewalk.tables import (
@@ -32,13 +34,15 @@ from ropewalk.tables import (
     write_csv,
     write_replicates,
 )
-from ropewalk.threads import work_on_each
+from ropewalk.threads import cores, work_on_each
 
 EXCERPTS: Mapping[str, Sequence[str]] = {
     "rotated": (*METRICS, *OF_PAIRS),
     "plasticity": (*KEPT_COLUMNS, *SUMS_COLUMNS),
 }
 """Tables that repeat columns of `heads.csv`: the planar rotation (docs/method.md §5), attention plasticity (§6)."""
+SHARE = 3
+"""Checkpoints that there must be for each process: with fewer, threads over layers share the work more evenly."""
 
 
 @dataclass(frozen=True)
@@ -111,15 +115,35 @@ def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)[list(order)].copy()
 
 
-def tabulate(captured: Captured, checkpoint: Checkpoint) -> Tables:
+def tabulate_all(captures: Sequence[tuple[Captured, Checkpoint]], helpers: Helpers = ALONE) -> Tables:
+    """The tables of several checkpoints, one after the other.
+
+    With `helpers`, each process takes whole checkpoints and its share of the threads, so that no more layers are in
+    memory: small heads are bound by the interpreter's lock. Statistics that only this process knows are read here.
+    """
+    if not all(is_found_elsewhere(name) for captured, _ in captures for name in captured.statistics):
+        helpers = ALONE
+    threads = max(1, cores() // (1 + helpers.count(len(captures), SHARE)))
+    work = partial(_tabulate_with, threads=threads, plugins=loaded_plugins())
+    return Tables.concat(list(helpers.each(captures, work, work, SHARE)))
+
+
+def _tabulate_with(pair: tuple[Captured, Checkpoint], threads: int, plugins: Sequence[Path]) -> Tables:
+    """The tables of one checkpoint, in whatever process."""
+    for path in plugins:
+        load_plugin(path)
+    return tabulate(*pair, threads)
+
+
+def tabulate(captured: Captured, checkpoint: Checkpoint, threads: int | None = None) -> Tables:
     """The tables of one checkpoint.
 
-    Layers are independent and are worked on by as many threads as there are cores, so that no more than so many layers
-    are in memory.
+    Layers are independent and are worked on by so many threads, as many as there are cores by default, so that no more
+    than so many layers are in memory.
     """
     statistics = [one for one in build(captured.statistics) if one.columns or one.tables]
     layers = layers_of(captured.layout, captured.heads)
-    readouts = work_on_each(lambda heads: _read(captured, statistics, heads), layers)
+    readouts = work_on_each(lambda heads: _read(captured, statistics, heads), layers, threads)
     facts = checkpoint_facts(checkpoint, captured.layout.depth)
     names = dict.fromkeys(name for readout in readouts for name in readout.tables)
     tables = {

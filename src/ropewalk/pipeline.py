@@ -4,9 +4,9 @@ from pathlib import Path
 
 from ropewalk.capture.stored import stored_captures
 from ropewalk.errors import IncompleteError, RopewalkError
-from ropewalk.figures.sharing import spare_processes
 from ropewalk.files import alone
 from ropewalk.freshness import StaleTablesError
+from ropewalk.helpers import ALONE, Helpers, spare_processes
 from ropewalk.progress import logger
 from ropewalk.record import need_record, read_record
 from ropewalk.results import Results, analyze, load
@@ -35,36 +35,37 @@ def run_study(study: Study, *, adopt: bool = False, wait: bool = False) -> Resul
 
 def _shown(folder: Path) -> Results:
     """Tables, figures and report of what was captured."""
-    results = _tabulated(folder)
-    logger.info("tables: %s", folder / "qk.csv")
-    draw(results, folder)
+    with Helpers(spare_processes()) as helpers:
+        results = _tabulated(folder, helpers)
+        logger.info("tables: %s", folder / "qk.csv")
+        draw(results, folder, helpers)
     return results
 
 
-def up_to_date(path: Path) -> Results:
+def up_to_date(path: Path, helpers: Helpers = ALONE) -> Results:
     """Results from a folder or a table; tables of a folder that are damaged or out of date are made again first."""
     if not path.exists():
         # What is drawn goes beside the tables: a dataset on the hub has no such place.
         raise RopewalkError(f"no results at {path}: give the folder of a run, or a qk.csv")
     if path.is_dir() and not (path / "qk.csv").exists() and read_record(path) is not None:
         # As of a training that is being observed.
-        return _tabulated(path)
+        return _tabulated(path, helpers)
     try:
         return load(path)
     except StaleTablesError as error:
         logger.warning("%s: the tables are made again", error.reason)
-        return _tabulated(path)
+        return _tabulated(path, helpers)
 
 
-def _tabulated(folder: Path) -> Results:
+def _tabulated(folder: Path, helpers: Helpers) -> Results:
     """Tables made anew and read back, so that figures and report are of what was written, to the last digit."""
     # Another run of the same study writes the same, and they would be found half written.
     with alone(folder):
-        analyze(folder)
+        analyze(folder, helpers)
         return load(folder)
 
 
-def draw(results: Results, folder: Path) -> Path:
+def draw(results: Results, folder: Path, helpers: Helpers = ALONE) -> Path:
     """Write the figures and the report of results into their folder; return the report's path."""
-    results.write_figures(folder / "figures", done=lambda path: logger.info("%s", path), helpers=spare_processes())
-    return results.report(folder)
+    results.write_figures(folder / "figures", done=lambda path: logger.info("%s", path), helpers=helpers)
+    return results.report(folder, helpers)

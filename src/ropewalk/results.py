@@ -8,29 +8,30 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ropewalk.analysis import Tables, tabulate
-from ropewalk.capture.stored import MemoryCapture, StoredCapture, finished_captures, tabulated_captures, write_captures
+from ropewalk.analysis import Tables, tabulate_all
+from ropewalk.capture import stored
 from ropewalk.compare import compare
 from ropewalk.errors import RopewalkError
 from ropewalk.export.formats import export
 from ropewalk.export.source import Source
-from ropewalk.figures import head_collage
+from ropewalk.figures import Caption, head_collage
 from ropewalk.figures.gallery import FIGURES, Told, find, study_options, write_figures
 from ropewalk.fingerprint import file_fingerprint
 from ropewalk.freshness import fresh_pictures, pictures_made_from, stale_where_wrong, tables_digest, tables_made_from
 from ropewalk.head import HeadDetail, head_detail
+from ropewalk.helpers import ALONE, Helpers
 from ropewalk.hubfiles import local_results
 from ropewalk.models.layout import Layout
 from ropewalk.ownership import claim, is_free, is_marked
 from ropewalk.record import Record, need_record, note_versions, read_record, write_record
-from ropewalk.report import PAGE, Origin, Report, report_data, write_report
+from ropewalk.report import PAGE, Report, origins, report_data, write_report
 from ropewalk.statistics.registry import table_names
 from ropewalk.study import Figures, Study
 from ropewalk.summary.sensitivity import sensitivity
 from ropewalk.summary.tracks import Track
 from ropewalk.summary.view import NULLS, View, summarise
 
-Capture = StoredCapture | MemoryCapture
+Capture = stored.StoredCapture | stored.MemoryCapture
 
 
 class Results:
@@ -63,6 +64,7 @@ class Results:
         self.record = record
         self.folder = folder
         self.digest = digest
+        self._captions: dict[str, Mapping[str, Caption]] = {}
 
     def __repr__(self) -> str:
         lineup, heads = self.view.lineup, len(self.heads)
@@ -105,12 +107,7 @@ class Results:
     @property
     def layout(self) -> Layout:
         """Layers and heads of the model, where all checkpoints have the same."""
-        found = list(self.layouts.values())
-        if not found:
-            raise RopewalkError("these results are tables alone, which do not hold a layout: load the folder of a run")
-        if any(layout != found[0] for layout in found):
-            raise RopewalkError("these results are of models with different layouts: use `layouts`, by checkpoint")
-        return found[0]
+        return stored.one_layout(list(self.layouts.values()))
 
     @cached_property
     def view(self) -> View:
@@ -162,14 +159,15 @@ class Results:
         """These results beside published numbers: one row per (checkpoint, quantity) that both have."""
         return compare(self.view, published)
 
-    def report(self, path: Path | str) -> Path:
+    def report(self, path: Path | str, helpers: Helpers = ALONE) -> Path:
         """Write one self-contained HTML page with figures, captions, tables and how they were made."""
         path = Path(path)
         file = path / PAGE if path.is_dir() else path
-        return write_report(file, self.page(), replace=is_marked(file.parent))
+        return write_report(file, self.page(helpers), replace=is_marked(file.parent))
 
-    def page(self) -> Report:
+    def page(self, helpers: Helpers = ALONE) -> Report:
         """Everything that the report shows, as data."""
+        made_from = pictures_made_from(self.digest, self.figure_options())
         return report_data(
             self.view.on(self.study.figures.axis) if self.study is not None else self.view,
             name=self.name,
@@ -178,13 +176,11 @@ class Results:
             record=self.record,
             folder=self.folder,
             options=self.figure_options(),
-            drawn={} if self.folder is None else fresh_pictures(self.folder, self._pictures_made_from()),
+            drawn={} if self.folder is None else fresh_pictures(self.folder, made_from),
+            captions=self._captions.get(made_from["options"], {}),
             made_from=self.digest,
-            origins={
-                label: Origin(self.captures[name].dtype, self.captures[name].proof)
-                for name, label in zip(self.view.lineup.names, self.view.lineup.labels, strict=True)
-                if name in self.captures
-            },
+            origins=origins(self.view.lineup, self.captures),
+            helpers=helpers,
         )
 
     def figure_options(self, axis: str | None = None) -> Mapping[str, Mapping[str, Any]]:
@@ -198,18 +194,19 @@ class Results:
         return f"{self.name if self.folder is None else self.folder.resolve().name}/{file}"
 
     def write_figures(
-        self, folder: Path | str, axis: str | None = None, done: Told = lambda _: None, helpers: int = 0
+        self, folder: Path | str, axis: str | None = None, done: Told = lambda _: None, helpers: Helpers = ALONE
     ) -> list[Path]:
         """Write every figure (PNG, PDF, caption) into a folder of its own below `folder`; returns these.
 
         `axis` is where r_q and r_k are measured, if not as the study says. `done` is called with each when written.
-        Up to so many `helpers`, other processes, draw as well; the files are the same.
+        Where there are `helpers`, other processes, they draw as well; the files are the same.
         """
-        options, made_from = self.figure_options(axis), self._pictures_made_from(axis)
-        return write_figures(self.view, Path(folder), self._source, options, made_from, done, helpers)
-
-    def _pictures_made_from(self, axis: str | None = None) -> Mapping[str, Any]:
-        return pictures_made_from(self.digest, self.figure_options(axis))
+        options = self.figure_options(axis)
+        made_from = pictures_made_from(self.digest, options)
+        written = write_figures(self.view, Path(folder), self._source, options, made_from, done, helpers)
+        # The page says the same of the same view.
+        self._captions[made_from["options"]] = {path.name: caption for path, caption in written.items()}
+        return list(written)
 
     def write_tables(self, folder: Path) -> None:
         """Write `qk.csv`, `heads.csv`, the tables of statistics and the replicates, and the ledger of their digests."""
@@ -242,7 +239,7 @@ class Results:
             claim(folder, self.study.owner)
             known = {} if self.record is None else self.record.data
             write_record(folder, self.study, known.get("documents", []), begun=self.record)
-            write_captures(folder, self.study, self.captures)
+            stored.write_captures(folder, self.study, self.captures)
             note_versions(folder, {name: captured.versions for name, captured in self.captures.items()})
         self.write_tables(folder)
         # Read back, so that figures and report are of what was written, to the last digit.
@@ -264,7 +261,7 @@ def load(path: Path | str) -> Results:
     if not path.is_dir():
         raise RopewalkError(f"no results at {path}: give the folder of a run, or a qk.csv")
     record = need_record(path) if is_marked(path) else read_record(path)
-    captures = {} if record is None else tabulated_captures(path, record.study)
+    captures = {} if record is None else stored.tabulated_captures(path, record.study)
     others = {name for captured in captures.values() for name in table_names(captured.statistics)}
     # A folder without tables says so for itself.
     study = None if record is None else record.study
@@ -274,16 +271,16 @@ def load(path: Path | str) -> Results:
     return Results(tables, captures, record=record, folder=path, digest=digest)
 
 
-def analyze(folder: Path | str) -> Results:
-    """Compute the tables of a results folder from its shards, and write them there.
+def analyze(folder: Path | str, helpers: Helpers = ALONE) -> Results:
+    """Compute the tables of a results folder from its shards, with the help of other processes, and write them there.
 
     Checkpoints that are not finished are left out, and said (see `Results.missing`). The record says then with which
     versions these shards were made.
     """
     folder = Path(folder)
     record = need_record(folder)
-    captures = finished_captures(folder, record.study)
-    results = from_captures(captures, record.study, record, folder)
+    captures = stored.finished_captures(folder, record.study)
+    results = from_captures(captures, record.study, record, folder, helpers)
     # Shards may have come from other machines since they were captured here.
     note_versions(folder, {name: captured.versions for name, captured in captures.items()})
     results.record = need_record(folder)
@@ -292,8 +289,12 @@ def analyze(folder: Path | str) -> Results:
 
 
 def from_captures(
-    captures: Mapping[str, Capture], study: Study, record: Record | None = None, folder: Path | None = None
+    captures: Mapping[str, Capture],
+    study: Study,
+    record: Record | None = None,
+    folder: Path | None = None,
+    helpers: Helpers = ALONE,
 ) -> Results:
     """Results of checkpoints, those of a study whose sums are at hand."""
-    tables = [tabulate(captures[one.name], one) for one in study.checkpoints if one.name in captures]
-    return Results(Tables.concat(tables), captures, study, record, folder)
+    known = [(captures[one.name], one) for one in study.checkpoints if one.name in captures]
+    return Results(tabulate_all(known, helpers), captures, study, record, folder)

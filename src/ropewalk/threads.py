@@ -18,11 +18,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def work_on_each(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
+def work_on_each(work: Callable[[Item], Found], items: Iterable[Item], threads: int | None = None) -> list[Found]:
     """What the work gives for each item, by as many threads as there are cores: NumPy releases the interpreter.
 
-    None has threads inside: matrices are small, and those of BLAS would stand in each other's way.
+    Where other processes work as well, `threads` is the share of this one. None has threads inside: matrices are small,
+    and those of BLAS would stand in each other's way.
     """
     keep_freed()
-    with ThreadPoolExecutor(cores()) as pool, threadpool_limits(1):
+    with ThreadPoolExecutor(threads or cores()) as pool, threadpool_limits(1):
         return list(pool.map(work, items))

@@ -29,7 +29,7 @@ def test_write_figures(results):
     said = []
     folders = write_figures(load(results).view, results / "drawn", "small_study/qk.csv", options, done=said.append)
     assert [folder.parent for folder in folders] == [results / "drawn"] * len(shown(load(results).view))
-    assert said == folders
+    assert said == list(folders)
     for folder in folders:
         assert sorted(file.name for file in folder.iterdir()) == ["README.md", "figure.pdf", "figure.png"]
         pdf = (folder / "figure.pdf").read_bytes()

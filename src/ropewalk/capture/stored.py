@@ -41,6 +41,7 @@ class StoredCapture:
 
     def __init__(self, folder: Path, label: str) -> None:
         self.folder, self.label = folder, label
+        self._checked: set[int] = set()
         manifest = read_manifest(folder)
         try:
             self.layout = checked_layout(manifest["layout"])
@@ -84,8 +85,11 @@ class StoredCapture:
 
     def parts(self, statistic: str, heads: LayerHeads) -> list[Sums]:
         """Sums of one statistic and layer, per shard."""
-        for shard in self._files:
-            _check_heads(shard, heads)
+        if heads.layer.layer not in self._checked:
+            for shard in self._files:
+                _check_heads(shard, heads)
+            # Once: all statistics of a layer are of the same heads.
+            self._checked.add(heads.layer.layer)
         parts = [self._read(shard, statistic, heads) for shard in self._files]
         if self._built[statistic].same_names:
             for shard, part in zip(self._files, parts, strict=True):
@@ -184,6 +188,15 @@ def tabulated_captures(folder: Path, study: Study) -> dict[str, StoredCapture]:
     known = {} if ledger is None else ledger.shards
     captures = stored_captures(folder, study)
     return {name: captured for name, captured in captures.items() if captured.is_complete or name in known}
+
+
+def one_layout(layouts: Sequence[Layout]) -> Layout:
+    """Layers and heads of the model that captures are of, where all have the same."""
+    if not layouts:
+        raise RopewalkError("these results are tables alone, which do not hold a layout: load the folder of a run")
+    if any(layout != layouts[0] for layout in layouts):
+        raise RopewalkError("these results are of models with different layouts: use `layouts`, by checkpoint")
+    return layouts[0]
 
 
 @dataclass(frozen=True)

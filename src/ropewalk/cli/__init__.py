@@ -1,5 +1,7 @@
 """The command line. Each command imports what it needs when it runs, so that help answers at once."""
 
+import atexit
+import gc
 import io
 import os
 import sys
@@ -30,6 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot write a character is no reason to stop.
             stream.reconfigure(errors="backslashreplace")
+    # Half a million objects of torch and transformers would be searched for circles, which takes over a second: memory
+    # goes back to the system at once, and whatever matters was closed before.
+    atexit.register(gc.freeze)
     try:
         with listening():
             cli.main(args=None if arguments is None else list(arguments), prog_name="ropewalk", standalone_mode=False)

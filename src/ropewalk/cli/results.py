@@ -19,10 +19,12 @@ def analyze(results: Path) -> None:
     are not finished, the tables are of the others, and the exit code is 3.
     """
     from ropewalk.errors import IncompleteError
+    from ropewalk.helpers import Helpers, spare_processes
     from ropewalk.results import analyze as compute
     from ropewalk.text import count, some
 
-    computed = compute(results)
+    with Helpers(spare_processes()) as helpers:
+        computed = compute(results, helpers)
     table = computed.table
     rows, checkpoints = count(len(table), "row"), count(table["checkpoint"].nunique(), "checkpoint")
     click.echo(f"{results / 'qk.csv'}: {rows}, {checkpoints}")
@@ -41,11 +43,12 @@ def figures(results: Path, axis: str | None) -> None:
     RESULTS is the folder of a run, or a qk.csv alone. Writes a folder per figure (PNG, PDF, README) into `figures`
     there; with --axis into a folder beside it, such as `figures_drift`.
     """
-    from ropewalk.figures.sharing import spare_processes
+    from ropewalk.helpers import Helpers, spare_processes
     from ropewalk.pipeline import up_to_date
 
     folder = _folder(results) / (f"figures_{axis}" if axis else "figures")
-    up_to_date(results).write_figures(folder, axis, done=click.echo, helpers=spare_processes())
+    with Helpers(spare_processes()) as helpers:
+        up_to_date(results, helpers).write_figures(folder, axis, done=click.echo, helpers=helpers)
 
 
 @cli.command(example="ropewalk head results/miniature --checkpoint LC2-120 --layer 3 --head 1")

@@ -1,7 +1,9 @@
 """The figures of a study in their order, and writing them with their captions."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +34,18 @@ from ropewalk.figures import (
     spectrum,
     taxonomy_evolution,
 )
+from ropewalk.figures.caption import Caption
 from ropewalk.figures.files import FILES, write_figure
-from ropewalk.figures.sharing import Task, shared
 from ropewalk.figures.spec import AXIS, FigureSpec
+from ropewalk.helpers import ALONE, Helpers
 from ropewalk.ownership import is_marked
 from ropewalk.seals import Ledger
 from ropewalk.summary.view import View
 
 Told = Callable[[Path], object]
 """Who is told of each folder when it is written."""
+SHARE = 6
+"""Figures that there must be for each process, or it is not worth its start."""
 
 FIGURES: tuple[FigureSpec, ...] = (
     position_signal.FIGURE,
@@ -105,14 +110,15 @@ def write_figures(
     options: Mapping[str, Mapping[str, Any]] = {},
     made_from: Mapping[str, Any] = {},
     done: Told = lambda _: None,
-    helpers: int = 0,
-) -> list[Path]:
+    helpers: Helpers = ALONE,
+) -> dict[Path, Caption]:
     """Write `folder/NN_name/{figure.png, figure.pdf, README.md}` of every figure that there are numbers for.
 
-    Returns these folders. A ledger beside them holds their digests, and what they were `made_from`.
+    Returns these folders, in order, with the captions. A ledger beside them holds their digests, and what they were
+    `made_from`.
 
     `source` names the file of the table in the captions, `options` gives keyword options by the name of the figure,
-    and `done` is called with each folder when it is written. Up to so many `helpers`, other processes, draw as well.
+    and `done` is called with each folder when it is written. `helpers` are other processes that draw as well.
     """
     for name, chosen in options.items():
         find(name).check_options(chosen)
@@ -122,14 +128,27 @@ def write_figures(
         Task(figure.name, Path(folder) / folder_name(figure), dict(options.get(figure.name, {})))
         for figure in shown(view)
     ]
-    for task in shared(tasks, lambda task: write_task(task, view, source), view, source, helpers):
+    here, there = (partial(write_task, view=seen, source=source) for seen in (view, view.bare()))
+    captions: dict[Path, Caption] = {}
+    for task, caption in zip(tasks, helpers.each(tasks, here, there, SHARE), strict=True):
+        captions[task.target] = caption
         done(task.target)
     Ledger.of(folder, names, made_from).write(folder)
-    return [task.target for task in tasks]
+    return captions
 
 
-def write_task(task: Task, view: View, source: str) -> None:
-    """Draw and describe one figure, and write it into its folder."""
+@dataclass(frozen=True)
+class Task:
+    """A figure to write: its name, its folder, and its options."""
+
+    figure: str
+    target: Path
+    options: dict[str, Any]
+
+
+def write_task(task: Task, view: View, source: str) -> Caption:
+    """Draw and describe one figure, and write it into its folder; returns its caption."""
     figure = find(task.figure)
     drawn, caption = figure.draw(view, **task.options), figure.caption(view, source, **task.options)
     write_figure(task.target, drawn, caption)
+    return caption

@@ -2,6 +2,6 @@
 
 from ropewalk.report.content import report_data
 from ropewalk.report.page import PAGE, render, write_report
-from ropewalk.report.parts import Origin, Report
+from ropewalk.report.parts import Origin, Report, origins
 
-__all__ = ["PAGE", "Origin", "Report", "render", "report_data", "write_report"]
+__all__ = ["PAGE", "Origin", "Report", "origins", "render", "report_data", "write_report"]

@@ -9,8 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from ropewalk.figures import gallery
+from ropewalk.figures import Caption, gallery
 from ropewalk.figures.style import png
+from ropewalk.helpers import ALONE, Helpers
 from ropewalk.record import Record
 from ropewalk.report import numbers
 from ropewalk.report.explorer import explorer
@@ -19,6 +20,9 @@ from ropewalk.report.parts import Origin, Picture, Report
 from ropewalk.report.pictures import small
 from ropewalk.report.settings import entries, facts, proofs
 from ropewalk.summary.view import View
+
+SHARE = 6
+"""Pictures that there must be for each process that reduces them."""
 
 
 def report_data(
@@ -31,14 +35,17 @@ def report_data(
     folder: Path | None = None,
     options: Mapping[str, Mapping[str, Any]] = {},
     drawn: Mapping[str, bytes] = {},
+    captions: Mapping[str, Caption] = {},
     made_from: str | None = None,
     origins: Mapping[str, Origin] = {},
+    helpers: Helpers = ALONE,
 ) -> Report:
     """Everything the page shows of a view.
 
     `source` names the table in captions, `hangs_on` is the table of what numbers hang on (`Results.sensitivity`),
-    `record` says how it was made, `options` are those of figures by name. Pictures that were `drawn` before, by the
-    names of their folders, are used again. `made_from` is a digest of the tables.
+    `record` says how it was made, `options` are those of figures by name. Pictures that were `drawn` before
+    and `captions` that were written, by the names of their folders, are used again. `made_from` is a digest of the
+    tables; `helpers` are other processes that reduce pictures as well.
     """
     made = {} if record is None else {part: value for part, value in record.data.items() if part != "created"}
     explored = explorer(view)
@@ -47,7 +54,7 @@ def report_data(
         lead=_lead(view),
         at=_at(view),
         cards=numbers.cards(view),
-        pictures=tuple(_pictures(view, drawn, source, options)),
+        pictures=tuple(_pictures(view, drawn, captions, source, options, helpers)),
         grids=(*numbers.grids(view), *numbers.sensitivity_grid(view, hangs_on)),
         explorer=explored,
         head_columns=numbers.head_columns(view, explored.columns),
@@ -101,15 +108,22 @@ def _at(view: View) -> str:
 
 
 def _pictures(
-    view: View, drawn: Mapping[str, bytes], source: str, options: Mapping[str, Mapping[str, Any]]
+    view: View,
+    drawn: Mapping[str, bytes],
+    captions: Mapping[str, Caption],
+    source: str,
+    options: Mapping[str, Mapping[str, Any]],
+    helpers: Helpers,
 ) -> Iterator[Picture]:
-    for figure in gallery.shown(view):
+    figures = gallery.shown(view)
+    contents = [drawn.get(gallery.folder_name(figure), b"") for figure in figures]
+    for figure, content in zip(figures, helpers.each(contents, small, small, SHARE), strict=True):
         name, own = gallery.folder_name(figure), options.get(figure.name, {})
-        content = small(drawn[name]) if name in drawn else None
         if content is None:
             content = small(png(figure.draw(view, **own)))
         assert content is not None, "what was just drawn is a picture"
         # A PNG begins with its signature and the IHDR chunk, whose first two fields are width and height.
         width, height = struct.unpack(">II", content[16:24])
         uri = f"data:image/png;base64,{base64.b64encode(content).decode('ascii')}"
-        yield Picture(name, uri, width, height, figure.caption(view, source, **own))
+        caption = captions[name] if name in captions else figure.caption(view, source, **own)
+        yield Picture(name, uri, width, height, caption)

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ropewalk.figures import Caption
 from ropewalk.report.explorer import Explorer
 from ropewalk.report.glossary import Term
+from ropewalk.summary.lineup import Lineup
 
 MISSING = "–"
 
@@ -63,6 +64,19 @@ class Origin:
 
     dtype: str | None
     proof: Mapping[str, Any] | None
+
+
+class _Capture(Protocol):
+    @property
+    def dtype(self) -> str | None: ...
+    @property
+    def proof(self) -> Mapping[str, Any] | None: ...
+
+
+def origins(lineup: Lineup, captures: Mapping[str, _Capture]) -> dict[str, Origin]:
+    """How each checkpoint whose capture is at hand was captured, by label."""
+    known = [(name, label) for name, label in zip(lineup.names, lineup.labels, strict=True) if name in captures]
+    return {label: Origin(captures[name].dtype, captures[name].proof) for name, label in known}
 
 
 @dataclass(frozen=True)

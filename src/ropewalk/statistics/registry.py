@@ -76,7 +76,7 @@ def load_plugin(path: Path) -> None:
         raise RopewalkError(f"no plugin at {path}: {remedy}") from error
     except (OSError, ValueError) as error:
         raise unreadable(path, error, remedy) from error
-    spec = importlib.util.spec_from_file_location(f"ropewalk_plugin_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(_module_name(path), path)
     if spec is None or spec.loader is None:
         raise RopewalkError(f"{path} is not a Python file: a plugin's name ends in .py")
     try:
@@ -96,6 +96,19 @@ def load_plugin(path: Path) -> None:
 def loaded_plugins() -> tuple[Path, ...]:
     """The files that were imported, in their order: another process that computes the same needs them too."""
     return tuple(_plugins)
+
+
+def is_found_elsewhere(name: str) -> bool:
+    """Whether another process that imports the same plugins knows the same statistic by this name.
+
+    One that was registered by a script or in a notebook is known where that ran, and nowhere else.
+    """
+    module = find(name).__module__
+    return module == _offered().get(name) or module in {_module_name(path) for path in _plugins}
+
+
+def _module_name(path: Path) -> str:
+    return f"ropewalk_plugin_{path.stem}"
 
 
 def _line(error: BaseException, path: Path) -> int | None:
