@@ -161,9 +161,9 @@ def _enough(results: Results) -> str:
 def _fewer(parts: Sequence[Sums], share: float, seed: int) -> list[Sums]:
     """The same kept vectors, each with this probability."""
     generator = np.random.default_rng(seed)
-    fewer = []
+    fewer: list[Sums] = []
     for part in parts:
-        own: Sums = {}
+        own: dict[str, np.ndarray] = {}
         for kind in KINDS:
             kept = generator.random(len(part[f"position.{kind}"])) < share
             own[f"{kind}.vectors"] = part[f"{kind}.vectors"][:, kept]

@@ -24,7 +24,7 @@ from ropewalk.errors import RopewalkError
 from ropewalk.models.layout import Head, Layout
 from ropewalk.progress import logger
 from ropewalk.seals import Ledger
-from ropewalk.statistics.arrays import unlike_heads, wrong_array
+from ropewalk.statistics.arrays import Checked, unlike_heads
 from ropewalk.statistics.base import KINDS, LayerHeads, Scope, Statistic, Sums, layers_of
 from ropewalk.statistics.moments import MomentSums
 from ropewalk.statistics.registry import build, is_known
@@ -80,8 +80,9 @@ class StoredCapture:
 
     def check_shard(self, number: int) -> None:
         """Stop where a shard is not what the manifest says of it; of statistics that are not known here, its heads."""
-        for _ in self._sums(self._open([number])[0], [name for name in self.statistics if is_known(name)]):
-            pass
+        for _, _, sums in self._sums(self._open([number])[0], [name for name in self.statistics if is_known(name)]):
+            for name in sums:
+                sums[name]
 
     def parts(self, statistic: str, heads: LayerHeads) -> list[Sums]:
         """Sums of one statistic and layer, per shard."""
@@ -143,14 +144,17 @@ class StoredCapture:
     def _read(self, shard: Shard, statistic: str, heads: LayerHeads) -> Sums:
         prefix = prefix_of(statistic, heads.layer.layer)
         sums = shard.read(prefix)
+
+        def refusal(wrong: str) -> WrongShardError:
+            return WrongShardError(shard.path, f"in {prefix}, {one_line(wrong, 200)}")
+
         # A shard may come from a stranger, who can write a seal.
         expected = self._built[statistic].stored_arrays(heads, self.scope, sums.keys())
-        if expected is None:
-            wrong = unlike_heads(sums, {kind: len(heads.numbers(kind)) for kind in KINDS})
-        else:
-            wrong = wrong_array(sums, expected)
+        if expected is not None:
+            return Checked(sums, expected, refusal)
+        wrong = unlike_heads(sums, {kind: len(heads.numbers(kind)) for kind in KINDS})
         if wrong is not None:
-            raise WrongShardError(shard.path, f"in {prefix}, {one_line(wrong, 200)}")
+            raise refusal(wrong)
         return sums
 
 

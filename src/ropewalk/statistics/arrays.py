@@ -1,7 +1,7 @@
 """What the arrays of a statistic must be in a shard: a shard may come from a stranger, who can write a seal."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +25,41 @@ def counts(*shape: int | str) -> Stored:
     return Stored(shape, least=0)
 
 
-def wrong_array(arrays: Mapping[str, NDArray[Any]], expected: Mapping[str, Stored]) -> str | None:
-    """What of the arrays is not as expected, in a few words; None where nothing is."""
+class Checked(Mapping[str, NDArray[Any]]):
+    """Arrays by name whose numbers are checked when they are first asked for: those that nobody asks for are not read.
+
+    `refusal` makes an exception of what is wrong, in a few words.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, NDArray[Any]],
+        expected: Mapping[str, Stored],
+        refusal: Callable[[str], Exception],
+    ) -> None:
+        self._arrays, self._waiting, self._refusal = arrays, dict(expected), refusal
+        wrong = wrong_form(arrays, expected)
+        if wrong is not None:
+            raise refusal(wrong)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        array = self._arrays[name]
+        if name in self._waiting:
+            wrong = wrong_numbers(name, array, self._waiting[name])
+            if wrong is not None:
+                raise self._refusal(wrong)
+            self._waiting.pop(name, None)
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+
+def wrong_form(arrays: Mapping[str, NDArray[Any]], expected: Mapping[str, Stored]) -> str | None:
+    """What of the arrays' names, shapes and types is not as expected, in a few words; None where nothing is."""
     missing = [name for name in expected if name not in arrays]
     if missing:
         return f"the array {missing[0]} is missing"
@@ -39,10 +72,15 @@ def wrong_array(arrays: Mapping[str, NDArray[Any]], expected: Mapping[str, Store
             return f"{name} has the shape {list(array.shape)} where {_described(one.shape, lengths)} is right"
         if array.dtype.kind != ("i" if one.whole else "f") or array.dtype.itemsize < 4:
             return f"{name} has the type {array.dtype} where {'int64' if one.whole else 'float64'} is right"
-        if not _is_finite(array):
-            return f"{name} holds a number that is not finite, or beyond all that sums can be"
-        if one.least > -math.inf and array.size and not _is_within(array, one):
-            return f"{name} holds {_worst(array, one)}, which it cannot"
+    return None
+
+
+def wrong_numbers(name: str, array: NDArray[Any], one: Stored) -> str | None:
+    """What of the numbers of an array is not as expected, in a few words; None where nothing is."""
+    if not _is_finite(array):
+        return f"{name} holds a number that is not finite, or beyond all that sums can be"
+    if one.least > -math.inf and array.size and not _is_within(array, one):
+        return f"{name} holds {_worst(array, one)}, which it cannot"
     return None
 
 

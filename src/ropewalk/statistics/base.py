@@ -33,7 +33,7 @@ KINDS = tuple(NOUNS)
 FIRST = 4
 """Tokens at the start of a document that are kept apart: attention sinks have extreme vectors and scores."""
 
-Sums = dict[str, NDArray[Any]]
+Sums = Mapping[str, NDArray[Any]]
 """Named arrays of one layer and one group of documents.
 
 An array whose name starts with `q.` has the layer's chosen query heads as its first axis, with `k.` its key heads.

@@ -108,7 +108,7 @@ def _nothing(like: Moments) -> Moments:
 
 def _packed(moments: Mapping[str, Moments], n: NDArray[Any]) -> Sums:
     """Arrays of moments [heads · buckets, ...] by kind; positions are known by their bucket and not kept."""
-    sums: Sums = {"n": np.asarray(n, dtype=np.float64)}
+    sums: dict[str, NDArray[Any]] = {"n": np.asarray(n, dtype=np.float64)}
     for kind, part in moments.items():
         d = part.head_dim
         upper = np.triu_indices(d)

@@ -102,8 +102,10 @@ class Frame(Statistic):
         """Sums are added, second moments merged (Chan)."""
         held = [f"{kind}.{PRE}" for kind in KINDS if all(f"{kind}.{PRE}.sxx" in part for part in parts)]
         plain = [name for name in parts[0] if f".{PRE}." not in name]
-        merged: Sums = {name: np.sum([part[name] for part in parts], axis=0) for name in plain}
-        return merged | pack({prefix: merge_all([unpack(part, prefix) for part in parts]) for prefix in held})
+        return {
+            **{name: np.sum([part[name] for part in parts], axis=0) for name in plain},
+            **pack({prefix: merge_all([unpack(part, prefix) for part in parts]) for prefix in held}),
+        }
 
     def read(self, parts: Sequence[Sums], heads: LayerHeads, scope: Scope, found: Mapping[str, Floats]) -> Readout:
         """Fixed shares, concentrations, the kernel and its spectrum."""
@@ -246,8 +248,11 @@ class FrameAccumulator:
         """
         if self._rotary is None:
             return {}
-        arrays = {"n": np.array(float(self._tokens)), **self._totals.sums()}
-        return arrays | pack({f"{kind}.{PRE}": stream.result() for kind, stream in self._streams.items()})
+        return {
+            "n": np.array(float(self._tokens)),
+            **self._totals.sums(),
+            **pack({f"{kind}.{PRE}": stream.result() for kind, stream in self._streams.items()}),
+        }
 
 
 def angles(rotary: Rotary, positions: "torch.Tensor", head_dim: int) -> tuple["torch.Tensor", "torch.Tensor"]:

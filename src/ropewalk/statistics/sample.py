@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -169,7 +169,7 @@ class SampleAccumulator:
 
     def sums(self) -> Sums:
         """Per kind `vectors` [heads, kept, d] in float32, and `document` and `position` [kept]."""
-        arrays: Sums = {}
+        arrays: dict[str, NDArray[Any]] = {}
         for kind in KINDS:
             kept = self._kept_at[kind]
             vectors = np.concatenate([part.cpu().numpy() for part in self._vectors[kind]], axis=1)
