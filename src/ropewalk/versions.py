@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from ropewalk._version import __version__
@@ -21,6 +22,8 @@ def installed(names: Sequence[str] = DECISIVE) -> Versions:
     return {name: own.get(name) or _version(name) for name in names}
 
 
+# What is installed while a process runs is not what it has imported; and every shard asks.
+@cache
 def _version(name: str) -> str | None:
     try:
         return version(name)

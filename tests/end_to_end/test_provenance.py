@@ -377,7 +377,7 @@ def test_vectors_that_were_half_written_are_not_taken_for_whole(
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ropewalk.statistics.sample._table", interrupted)
+    monkeypatch.setattr("ropewalk.statistics.sample._with_vectors", interrupted)
     with pytest.raises(KeyboardInterrupt):
         capture_study(sampled(study_data, 1))
     monkeypatch.undo()

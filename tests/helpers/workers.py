@@ -6,6 +6,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,10 +29,35 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def _is_worker(pid: int, mark: bytes) -> bool:
+LOCAL = (b"spawn_main", b"engines.forks")
+"""What the commands of processes of the local engine have in them: workers, and what they are forked from."""
+
+
+def _is_worker(pid: int, marks: Sequence[bytes]) -> bool:
     with suppress(OSError):
-        return mark in Path(f"/proc/{pid}/cmdline").read_bytes()
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return any(mark in command for mark in marks)
     return False
+
+
+def commands_of(pid: int) -> dict[int, bytes]:
+    """The commands of the processes that a process started and those that these did."""
+    found = {}
+    for child in children_of(pid):
+        with suppress(OSError):
+            found[child] = Path(f"/proc/{child}/cmdline").read_bytes()
+    return found
+
+
+def of_session(session: int) -> list[int]:
+    """Processes of a session that are not over, whoever is their parent now."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, IndexError):
+            state, _, _, own = path.read_text().rsplit(")", 1)[1].split()[:4]
+            if int(own) == session and state != "Z":
+                found.append(int(path.parent.name))
+    return found
 
 
 def kill_driver(command: list[str], results: Path) -> list[int]:
@@ -48,13 +74,13 @@ def kill_driver(command: list[str], results: Path) -> list[int]:
 
 
 class Killer(threading.Thread):
-    """Kills a worker of a process (known by a `mark` in its command) at random moments, so many times."""
+    """Kills a worker of a process (known by one of `marks` in its command) at random moments, so many times."""
 
     def __init__(
-        self, chance: random.Random, *, kills: int, mark: bytes = b"spawn_main", parent: int | None = None
+        self, chance: random.Random, *, kills: int, marks: Sequence[bytes] = LOCAL, parent: int | None = None
     ) -> None:
         super().__init__(daemon=True)
-        self._chance, self._kills, self._mark = chance, kills, mark
+        self._chance, self._kills, self._marks = chance, kills, marks
         self._parent = os.getpid() if parent is None else parent
         self._over = threading.Event()
         self.killed = 0
@@ -62,7 +88,7 @@ class Killer(threading.Thread):
     def run(self) -> None:
         """Kill until it is enough, or over."""
         while self.killed < self._kills and not self._over.wait(self._chance.uniform(0, BEFORE_KILL)):
-            workers = [pid for pid in children_of(self._parent) if _is_worker(pid, self._mark)]
+            workers = [pid for pid in children_of(self._parent) if _is_worker(pid, self._marks)]
             if workers:
                 with suppress(ProcessLookupError):
                     os.kill(self._chance.choice(workers), signal.SIGKILL)

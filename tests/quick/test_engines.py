@@ -17,6 +17,7 @@ import yaml
 from helpers.command import Run
 from helpers.workers import captured
 from ropewalk.capture import working as notes
+from ropewalk.capture.account import Account
 from ropewalk.capture.plan import Cost
 from ropewalk.capture.run import capture_study
 from ropewalk.capture.work import Bench, Order, Piece
@@ -59,6 +60,28 @@ def test_a_worker_stays_with_its_checkpoint_and_then_helps_where_most_is_left() 
     for number in (1, 2, 3):
         schedule.done(Task("a", number))
     assert schedule.is_over
+
+
+def test_long_shards_come_first_so_that_workers_end_together() -> None:
+    def ends(lengths: dict[str, float] | None) -> list[float]:
+        """When each of two workers has nothing left to do: a long shard takes seven times as long as a short one."""
+        schedule = Schedule({"short": range(6), "a": [0], "b": [0], "c": [0]}, lengths)
+        time, tasks, working = [0.0, 0.0], dict[int, Task](), {0, 1}
+        while working:
+            worker = min(working, key=time.__getitem__)
+            before = tasks.pop(worker, None)
+            if before is not None:
+                schedule.done(before)
+            task = schedule.take(worker, before and before.checkpoint)
+            if task is None:
+                working.remove(worker)
+            else:
+                tasks[worker] = task
+                time[worker] += 1 if task.checkpoint == "short" else 7
+        return sorted(time)
+
+    assert ends({"short": 1, "a": 8, "b": 8, "c": 8}) == [13, 14]
+    assert ends(None) == [10, 17]
 
 
 def test_a_shard_that_is_lost_again_and_again_is_given_up_alone() -> None:
@@ -183,6 +206,25 @@ def test_a_model_that_cannot_be_loaded_does_not_keep_the_others(study_data: dict
     with pytest.raises(IncompleteError, match=r"\nA: no such weights$"):
         capture_study(study, engine=Rehearsal(Rehearsed(2, fails)))
     assert len(list(study.folder.glob("captures/second/shard-*"))) == 4
+
+
+def test_who_has_done_a_shard_has_the_next_before_that_one_is_settled(
+    study_data: dict[str, Any], whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crew = Rehearsed(2, lambda *_: None)
+    busy: list[int] = []
+    real = Account.done
+
+    def done(account: Account, *arguments: Any) -> None:
+        busy.append(len(crew._given))
+        real(account, *arguments)
+
+    monkeypatch.setattr(Account, "done", done)
+    study = parse_study(study_data)
+    capture_study(study, engine=Rehearsal(crew))
+    # Two work on eight shards: nobody waits but at the end, when nothing is left to give.
+    assert busy == [2] * 6 + [1, 0]
+    assert captured(study.folder) == whole
 
 
 def test_a_worker_that_is_lost_with_nothing_to_do_is_no_loss(

@@ -97,7 +97,7 @@ def test_workers_killed_at_random_moments_lose_nothing(
     killed, number = 0, 0
     while killed < KILLS:
         study = parse_study({**study_data, "results": str(tmp_path / f"killed-{number}")})
-        with Killer(random.Random(number), kills=min(3, KILLS - killed), mark=ACTOR) as killer:
+        with Killer(random.Random(number), kills=min(3, KILLS - killed), marks=(ACTOR,)) as killer:
             for _ in range(5):
                 # A shard that is killed in each of its attempts is told; the same command tries it again.
                 with suppress(IncompleteError):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ropewalk.capture.account import Account
+from ropewalk.capture.shards import Pieces
 from ropewalk.capture.work import Order, Piece
 from ropewalk.engines.schedule import ATTEMPTS, Schedule, Task
 from ropewalk.errors import RopewalkError
@@ -83,12 +84,19 @@ def conduct(crew: Crew, account: Account) -> None:
     """Let a crew compute everything that an account wants.
 
     A shard whose worker is lost, or fails for a reason that may pass, is tried again, and nothing else is; after some
-    attempts it is told to have failed, and the rest goes on. What cannot be written stops everything.
+    attempts it is told to have failed, and the rest goes on. What cannot be written stops everything. Who has done a
+    shard is given the next before that one is settled, which may take as long as a short shard.
     """
     orders = {order.name: order for order in account.orders}
-    schedule = Schedule(account.wanted)
+    schedule = Schedule(account.wanted, {order.name: order.checkpoint.context for order in account.orders})
     tasks: dict[int, Task] = {}
     loaded: dict[int, str] = {}
+    finished: list[tuple[Order, int, Pieces]] = []
+
+    def settle() -> None:
+        while finished:
+            account.done(*finished.pop(0))
+
     while not schedule.is_over:
         for worker in range(crew.size):
             if worker in tasks:
@@ -102,6 +110,7 @@ def conduct(crew: Crew, account: Account) -> None:
                 loaded.pop(worker, None)
             account.begun(order, task.number)
             crew.give(worker, order, account.piece(order, task.number))
+        settle()
         for event in crew.events():
             if event.worker not in tasks:
                 # One that had nothing to do; it comes back with its next shard.
@@ -119,7 +128,7 @@ def conduct(crew: Crew, account: Account) -> None:
             del tasks[event.worker]
             if isinstance(event, Done):
                 schedule.done(task)
-                account.done(order, task.number, [event.data] if event.data else ())
+                finished.append((order, task.number, [event.data] if event.data else ()))
                 continue
             account.dropped(order, task.number)
             opened = loaded.get(event.worker) == order.name
@@ -142,3 +151,4 @@ def conduct(crew: Crew, account: Account) -> None:
                 reason = f"{reason} (in each of {ATTEMPTS} attempts)"
             if given_up:
                 account.failed(order, sorted(given_up), reason)
+    settle()

@@ -1,10 +1,7 @@
 """Processes of this machine, each with a model of its own."""
 
-import logging
 import multiprocessing
-import os
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
@@ -12,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from ropewalk.capture.account import Account, InOneProcess
 from ropewalk.engines.crew import Advanced, Crew, Done, Event, Failed, Lost, Opened, conduct
+from ropewalk.engines.forks import Forks, taken_forks
 from ropewalk.engines.hand import is_free
+from ropewalk.engines.worker import serve
+from ropewalk.models.device import device_of
 from ropewalk.progress import logger
 from ropewalk.threads import cores
 
@@ -33,12 +33,16 @@ class LocalEngine:
 
     def run(self, account: Account) -> None:
         """Compute everything that the account wants."""
-        gpus = _gpus(account)
+        gpus, forks = _gpus(account), taken_forks()
         workers = min(self._workers or max(1, gpus), sum(map(len, account.wanted.values())))
+        # What a GPU needs to be used does not survive a fork.
+        if forks is not None and (workers <= 1 or not _on_cpu(account)):
+            forks.close()
+            forks = None
         if workers <= 1:
             InOneProcess().run(account)
             return
-        with _Processes(workers, gpus) as crew:
+        with _Processes(workers, gpus, forks) as crew:
             conduct(crew, account)
 
 
@@ -49,12 +53,18 @@ def _gpus(account: Account) -> int:
     return torch.cuda.device_count() if any(is_free(order.checkpoint) for order in account.orders) else 0
 
 
-class _Processes(Crew):
-    """Workers as processes; one that was lost is started again with its next shard."""
+def _on_cpu(account: Account) -> bool:
+    """Whether all models run on the CPU, by what the study says and what there is."""
+    checkpoints = [order.checkpoint for order in account.orders]
+    return all(one.device_map is None and device_of(one).type == "cpu" for one in checkpoints)
 
-    def __init__(self, size: int, gpus: int) -> None:
-        self.size, self._gpus = size, gpus
-        # Not forked: threads of torch do not survive that.
+
+class _Processes(Crew):
+    """Workers as processes, forked where that is prepared; one that was lost is started again with its next shard."""
+
+    def __init__(self, size: int, gpus: int, forks: Forks | None = None) -> None:
+        self.size, self._gpus, self._forks = size, gpus, forks
+        # Not forked from this process: threads of torch do not survive that.
         self._context = multiprocessing.get_context("spawn")
         self._processes: dict[int, Any] = {}
         self._ends: dict[int, Connection] = {}
@@ -67,6 +77,8 @@ class _Processes(Crew):
             process.kill()
         for process in self._processes.values():
             process.join()
+        if self._forks is not None:
+            self._forks.close()
 
     def give(self, worker: int, order: "Order", piece: "Piece") -> None:
         """Send an order and a piece to a process, which is started if it is not there."""
@@ -74,13 +86,21 @@ class _Processes(Crew):
             ours, theirs = self._context.Pipe()
             device = f"cuda:{worker % self._gpus}" if self._gpus > 1 else None
             threads = max(1, cores() // self.size)
-            process = self._context.Process(target=serve, args=(theirs, threads, device), daemon=True)
-            process.start()
+            self._processes[worker] = self._started(theirs, threads, device)
+            self._ends[worker] = ours
             theirs.close()
-            self._processes[worker], self._ends[worker] = process, ours
         # One that is gone is found to be so when its answer is waited for.
         with suppress(OSError):
             self._ends[worker].send((order.pinned(), piece))
+
+    def _started(self, *arguments: Any) -> Any:
+        """A process that serves the end of a pipe."""
+        forked = None if self._forks is None else self._forks.fork(*arguments)
+        if forked is not None:
+            return forked
+        process = self._context.Process(target=serve, args=arguments, daemon=True)
+        process.start()
+        return process
 
     def events(self) -> Iterator[Event]:
         """What processes sent; one whose end of the pipe is closed is lost."""
@@ -104,56 +124,9 @@ class _Processes(Crew):
         process.join()
         if process.exitcode == -signal.SIGKILL:
             return "its process was killed (signal 9), perhaps for want of memory"
+        if process.exitcode is None:
+            return "its process ended, and so did the one that knew how"
         return f"its process ended with exit code {process.exitcode}"
 
 
 _EVENTS: dict[str, Any] = {"opened": Opened, "advanced": Advanced, "done": Done, "failed": Failed}
-
-
-class _Sent(logging.Handler):
-    """What a worker says, sent to where people see it."""
-
-    def __init__(self, end: Connection) -> None:
-        super().__init__()
-        self._end = end
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._end.send(("said", (record.levelno, record.getMessage())))
-
-
-def serve(end: Connection, threads: int, device: str | None) -> None:
-    """Compute what comes through a pipe, until it is closed: what a process of the engine does."""
-    # Who started it stops it, also where both hear of Control-C.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-    logger.addHandler(_Sent(end))
-    logger.setLevel(logging.INFO)
-    import torch
-
-    from ropewalk.engines.hand import Hand
-
-    # Those who chose a number of threads know why.
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(threads)
-    hand = Hand(device)
-    with suppress(EOFError, OSError):
-        while True:
-            order, piece = end.recv()
-            try:
-                facts = hand.open(order)
-                if facts is not None:
-                    end.send(("opened", (facts,)))
-                hand.write(piece, lambda tokens: end.send(("advanced", (tokens,))))
-                end.send(("done", ()))
-            # Whatever it was is told where people see it; one that nobody listens to any more ends the process.
-            except Exception as error:
-                failed = Failed.of(0, error)
-                end.send(("failed", (failed.sentence, failed.final, failed.cannot_write)))
-
-
-def _end_with(sentinel: int) -> None:
-    """End this process when another one has: nobody would take its work any more."""
-    wait([sentinel])
-    os._exit(1)

@@ -19,11 +19,13 @@ class Task:
 class Schedule:
     """Shards that wait, by checkpoint, in order.
 
-    A worker stays with the checkpoint it has loaded while shards of it wait; then it goes where most wait for each
-    worker that is there.
+    A worker stays with the checkpoint it has loaded while shards of it wait; then it goes where most is left for each
+    worker that is there: shards, by how long one takes (`lengths`, all alike by default). So the short ones come last,
+    and workers end at about the same time.
     """
 
-    def __init__(self, wanted: Mapping[str, Sequence[int]]) -> None:
+    def __init__(self, wanted: Mapping[str, Sequence[int]], lengths: Mapping[str, float] | None = None) -> None:
+        self._lengths = lengths or {}
         self._waiting = {name: list(numbers) for name, numbers in wanted.items()}
         self._taken: dict[Task, int] = {}
         self._tries: Counter[Task] = Counter()
@@ -75,4 +77,7 @@ class Schedule:
     def _busiest(self) -> str | None:
         there = Counter(task.checkpoint for task in self._taken)
         waiting = [name for name, numbers in self._waiting.items() if numbers]
-        return max(waiting, key=lambda name: len(self._waiting[name]) / (1 + there[name]), default=None)
+        return max(waiting, key=lambda name: self._left(name) / (1 + there[name]), default=None)
+
+    def _left(self, name: str) -> float:
+        return len(self._waiting[name]) * self._lengths.get(name, 1)

@@ -47,6 +47,8 @@ SCHEMA = pa.schema(
         ("sliding_window", pa.int64()),
     ]
 )
+REPEATED = ["bucket", "example_id", "sliding_window"]
+"""Columns whose values come again and again; a dictionary of numbers that do not only takes time and room."""
 
 
 def kept_from(provenance: str) -> dict[str, str]:
@@ -121,10 +123,11 @@ class VectorSample(Statistic):
         for heads in layers:
             kept = self.merge(captured.parts(self.name, heads))
             for kind in KINDS:
+                table = _without_vectors(kept[f"document.{kind}"], kept[f"position.{kind}"], heads, captured.scope)
                 for vectors, number in zip(kept[f"{kind}.vectors"], heads.numbers(kind), strict=True):
-                    table = _table(vectors, kept[f"document.{kind}"], kept[f"position.{kind}"], heads, captured.scope)
+                    whole = _with_vectors(table, vectors)
                     with atomic_path(target / _name(heads, kind, number)) as temporary:
-                        pq.write_table(table, temporary, compression="zstd")
+                        pq.write_table(whole, temporary, compression="zstd", use_dictionary=REPEATED)
         write_text(target / LAYOUT_FILE, json.dumps(captured.layout.to_dict(), indent=1) + "\n")
         Ledger.of(target, names, made_from).write(target)
 
@@ -183,22 +186,21 @@ def _name(heads: LayerHeads, kind: str, number: int) -> str:
     return f"l{heads.layer.layer:02d}h{number:02d}{kind}/data.parquet"
 
 
-def _table(
-    vectors: NDArray[np.float32],
-    document: NDArray[np.int64],
-    position: NDArray[np.int64],
-    heads: LayerHeads,
-    scope: Scope,
-) -> pa.Table:
+def _without_vectors(
+    document: NDArray[np.int64], position: NDArray[np.int64], heads: LayerHeads, scope: Scope
+) -> dict[str, pa.Array]:
+    """The columns that all heads of a layer share."""
+    return {
+        "bucket": pa.array(position // scope.bucket_size, pa.int32()),
+        "example_id": pa.array(document, pa.int64()),
+        "position": pa.array(position, pa.int64()),
+        "sliding_window": pa.array([heads.layer.window] * len(position), pa.int64()),
+    }
+
+
+def _with_vectors(columns: Mapping[str, pa.Array], vectors: NDArray[np.float32]) -> pa.Table:
+    """A table of vectors [kept, d], one in each row."""
     count, d = vectors.shape
     offsets = pa.array(np.arange(count + 1, dtype=np.int32) * d)
-    return pa.table(
-        {
-            "bucket": pa.array(position // scope.bucket_size, pa.int32()),
-            "example_id": document,
-            "position": position,
-            "vector": pa.ListArray.from_arrays(offsets, pa.array(vectors.ravel())),
-            "sliding_window": pa.array([heads.layer.window] * count, pa.int64()),
-        },
-        schema=SCHEMA,
-    )
+    lists = pa.ListArray.from_arrays(offsets, pa.array(vectors.ravel()))
+    return pa.table({**columns, "vector": lists}, schema=SCHEMA)
