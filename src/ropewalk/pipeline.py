@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from ropewalk.capture.stored import stored_captures
-from ropewalk.engines.forks import forks_ahead
 from ropewalk.errors import IncompleteError, RopewalkError
 from ropewalk.files import alone
 from ropewalk.freshness import StaleTablesError
@@ -21,12 +20,11 @@ def run_study(study: Study, *, adopt: bool = False, wait: bool = False) -> Resul
     study's engine computes the shards; `wait` is for `slurm`: stay until its jobs are done. Where checkpoints could not
     be captured, an IncompleteError says so after the others are tabulated and drawn.
     """
-    try:
-        with forks_ahead(study.engine):
-            from ropewalk.capture.run import capture_study
-            from ropewalk.engines import choose_engine
+    from ropewalk.capture.run import capture_study
+    from ropewalk.engines import choose_engine
 
-            capture_study(study, adopt=adopt, engine=choose_engine(study.engine, wait=wait))
+    try:
+        capture_study(study, adopt=adopt, engine=choose_engine(study.engine, wait=wait))
     except IncompleteError:
         captures = stored_captures(study.folder, need_record(study.folder).study)
         if any(captured.is_complete for captured in captures.values()):

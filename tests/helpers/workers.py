@@ -29,7 +29,8 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-LOCAL = (b"spawn_main", b"engines.forks")
+SPAWNED, FORKED = b"spawn_main", b"multiprocessing.forkserver"
+LOCAL = (SPAWNED, FORKED)
 """What the commands of processes of the local engine have in them: workers, and what they are forked from."""
 
 

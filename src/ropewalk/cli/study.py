@@ -43,18 +43,18 @@ def engine_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--results", type=FolderPath, help="Where results go; results/miniature by default.")
 def demo(results: Path | None) -> None:
     """Run the built-in study of a miniature SmolLM3."""
-    from ropewalk.engines.forks import forks_ahead
+    from ropewalk.engines.ahead import import_ahead
     from ropewalk.placement import Placement
     from ropewalk.threads import cores
 
     # A model this small leaves threads waiting for each other: processes of one thread each are faster.
     placement = Placement(workers=min(cores(), MOST_WORKERS))
-    with forks_ahead(placement):
-        from ropewalk.demo import demo_study
-        from ropewalk.pipeline import run_study
+    import_ahead(placement)
+    from ropewalk.demo import demo_study
+    from ropewalk.pipeline import run_study
 
-        study = demo_study(results).model_copy(update={"engine": placement})
-        run_study(study)
+    study = demo_study(results).model_copy(update={"engine": placement})
+    run_study(study)
     _print_results(study.folder)
 
 
@@ -75,22 +75,22 @@ def run(study: Path, dry_run: bool, results: Path | None, adopt: bool, wait: boo
     if dry_run:
         _print_plan(loaded, (), adopt)
         return
-    from ropewalk.engines.forks import forks_ahead
+    from ropewalk.engines.ahead import import_ahead
 
-    with forks_ahead(loaded.engine):
-        from ropewalk.capture.account import ComputedElsewhereError
-        from ropewalk.errors import IncompleteError
-        from ropewalk.pipeline import run_study
+    import_ahead(loaded.engine)
+    from ropewalk.capture.account import ComputedElsewhereError
+    from ropewalk.errors import IncompleteError
+    from ropewalk.pipeline import run_study
 
-        try:
-            run_study(loaded, adopt=adopt, wait=wait)
-        except ComputedElsewhereError as told:
-            click.echo(str(told))
-            return
-        except IncompleteError:
-            if (loaded.folder / "report.html").is_file():
-                _print_results(loaded.folder)
-            raise
+    try:
+        run_study(loaded, adopt=adopt, wait=wait)
+    except ComputedElsewhereError as told:
+        click.echo(str(told))
+        return
+    except IncompleteError:
+        if (loaded.folder / "report.html").is_file():
+            _print_results(loaded.folder)
+        raise
     _print_results(loaded.folder)
 
 
@@ -121,18 +121,18 @@ def capture(
     if dry_run:
         _print_plan(loaded, only, adopt)
         return
-    from ropewalk.engines.forks import forks_ahead
+    from ropewalk.engines.ahead import import_ahead
 
-    with forks_ahead(loaded.engine):
-        from ropewalk.capture.account import ComputedElsewhereError
-        from ropewalk.capture.run import capture_study
-        from ropewalk.engines import choose_engine
+    import_ahead(loaded.engine)
+    from ropewalk.capture.account import ComputedElsewhereError
+    from ropewalk.capture.run import capture_study
+    from ropewalk.engines import choose_engine
 
-        engine = choose_engine(loaded.engine, wait=wait)
-        try:
-            capture_study(loaded, only=only, shards=shards or None, adopt=adopt, engine=engine)
-        except ComputedElsewhereError as told:
-            click.echo(str(told))
+    engine = choose_engine(loaded.engine, wait=wait)
+    try:
+        capture_study(loaded, only=only, shards=shards or None, adopt=adopt, engine=engine)
+    except ComputedElsewhereError as told:
+        click.echo(str(told))
 
 
 @cli.command(example="ropewalk status results/miniature")

@@ -5,11 +5,12 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.capture.account import Account, InOneProcess
+from ropewalk.engines.ahead import started
 from ropewalk.engines.crew import Advanced, Crew, Done, Event, Failed, Lost, Opened, conduct
-from ropewalk.engines.forks import Forks, taken_forks
 from ropewalk.engines.hand import is_free
 from ropewalk.engines.worker import serve
 from ropewalk.models.device import device_of
@@ -33,16 +34,12 @@ class LocalEngine:
 
     def run(self, account: Account) -> None:
         """Compute everything that the account wants."""
-        gpus, forks = _gpus(account), taken_forks()
+        gpus = _gpus(account)
         workers = min(self._workers or max(1, gpus), sum(map(len, account.wanted.values())))
-        # What a GPU needs to be used does not survive a fork.
-        if forks is not None and (workers <= 1 or not _on_cpu(account)):
-            forks.close()
-            forks = None
         if workers <= 1:
             InOneProcess().run(account)
             return
-        with _Processes(workers, gpus, forks) as crew:
+        with _Processes(workers, gpus, on_cpu=_on_cpu(account)) as crew:
             conduct(crew, account)
 
 
@@ -60,13 +57,11 @@ def _on_cpu(account: Account) -> bool:
 
 
 class _Processes(Crew):
-    """Workers as processes, forked where that is prepared; one that was lost is started again with its next shard."""
+    """Workers as processes; one that was lost is started again with its next shard."""
 
-    def __init__(self, size: int, gpus: int, forks: Forks | None = None) -> None:
-        self.size, self._gpus, self._forks = size, gpus, forks
-        # Not forked from this process: threads of torch do not survive that.
-        self._context = multiprocessing.get_context("spawn")
-        self._processes: dict[int, Any] = {}
+    def __init__(self, size: int, gpus: int, *, on_cpu: bool) -> None:
+        self.size, self._gpus, self._on_cpu = size, gpus, on_cpu
+        self._processes: dict[int, BaseProcess] = {}
         self._ends: dict[int, Connection] = {}
 
     def __enter__(self) -> "_Processes":
@@ -77,30 +72,19 @@ class _Processes(Crew):
             process.kill()
         for process in self._processes.values():
             process.join()
-        if self._forks is not None:
-            self._forks.close()
 
     def give(self, worker: int, order: "Order", piece: "Piece") -> None:
         """Send an order and a piece to a process, which is started if it is not there."""
         if worker not in self._ends:
-            ours, theirs = self._context.Pipe()
+            ours, theirs = multiprocessing.Pipe()
             device = f"cuda:{worker % self._gpus}" if self._gpus > 1 else None
             threads = max(1, cores() // self.size)
-            self._processes[worker] = self._started(theirs, threads, device)
-            self._ends[worker] = ours
+            process = started(serve, theirs, threads, device, on_cpu=self._on_cpu)
             theirs.close()
+            self._processes[worker], self._ends[worker] = process, ours
         # One that is gone is found to be so when its answer is waited for.
         with suppress(OSError):
             self._ends[worker].send((order.pinned(), piece))
-
-    def _started(self, *arguments: Any) -> Any:
-        """A process that serves the end of a pipe."""
-        forked = None if self._forks is None else self._forks.fork(*arguments)
-        if forked is not None:
-            return forked
-        process = self._context.Process(target=serve, args=arguments, daemon=True)
-        process.start()
-        return process
 
     def events(self) -> Iterator[Event]:
         """What processes sent; one whose end of the pipe is closed is lost."""
@@ -124,8 +108,6 @@ class _Processes(Crew):
         process.join()
         if process.exitcode == -signal.SIGKILL:
             return "its process was killed (signal 9), perhaps for want of memory"
-        if process.exitcode is None:
-            return "its process ended, and so did the one that knew how"
         return f"its process ended with exit code {process.exitcode}"
 
 

@@ -8,6 +8,8 @@ import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 
+import torch
+
 from ropewalk.engines.crew import Failed
 from ropewalk.engines.hand import Hand
 from ropewalk.progress import logger
@@ -24,22 +26,15 @@ class _Sent(logging.Handler):
         self._end.send(("said", (record.levelno, record.getMessage())))
 
 
-def serve(end: Connection, threads: int, device: str | None, lifeline: int | None = None) -> None:
-    """Compute what comes through a pipe, until it is closed.
-
-    `lifeline` is readable when nobody wants the work any more: when who started it is gone, by default.
-    """
+def serve(end: Connection, threads: int, device: str | None) -> None:
+    """Compute what comes through a pipe, until it is closed."""
     # Who started it stops it, also where both hear of Control-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
-    if lifeline is None and parent is not None:
-        lifeline = parent.sentinel
-    if lifeline is not None:
-        threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     logger.addHandler(_Sent(end))
     logger.setLevel(logging.INFO)
-    import torch
-
     # Those who chose a number of threads know why.
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(threads)
