@@ -82,23 +82,28 @@ class MomentStream:
             torch.mean(leading, dim=1, keepdim=True, dtype=self._kept.shift.dtype, out=self._kept.shift)
             torch.mean(positions, dim=0, dtype=torch.float64, out=self._kept.t_shift)
         kept = self._kept
-        room = kept.products.room(min(BLOCK, tokens))
+        room = kept.products.room(min(BLOCK, documents * tokens))
         t = positions.double() - kept.t_shift
         labels = [t] * documents if shuffled is None else [one.double() - kept.t_shift for one in shuffled]
-        weights = [torch.stack([torch.ones_like(t), t, one - t], dim=1).to(kept.shift) for one in labels]
+        away = torch.stack(labels) - t
+        weights = torch.stack([torch.ones_like(away), t.expand_as(away), away], dim=2).to(kept.shift)
 
         def blocks(first: int, last: int) -> Iterator["torch.Tensor"]:
             """Vectors of these tokens with their weights, one block after the other in the same memory: new pages for
             each would cost as much as the products.
             """
-            for document, own in zip(vectors, weights, strict=True):
+            # Of short documents several together.
+            count = max(1, BLOCK // (last - first))
+            for some in (slice(number, number + count) for number in range(0, documents, count)):
                 for start in range(first, last, BLOCK):
-                    tokens = slice(start, min(start + BLOCK, last))
-                    block = room[:, : tokens.stop - start]
+                    own = slice(start, min(start + BLOCK, last))
+                    part, labelled = vectors[some, :, own], weights[some, own]
+                    block = room[:, : len(part) * part.shape[2]]
+                    apart = block.view(heads, *labelled.shape[:2], -1)
                     # Widened as they lie, then shifted: both at once would be a copy in another place first.
-                    block[..., :d] = document[:, tokens]
-                    block[..., :d] -= kept.shift
-                    block[..., d : d + WEIGHTS] = own[tokens]
+                    apart[..., :d] = part.transpose(0, 1)
+                    apart[..., :d] -= kept.shift[:, None]
+                    apart[..., d : d + WEIGHTS] = labelled
                     yield block
 
         for segment, (first, last) in enumerate(pairwise([0, *self._cuts, tokens])):
