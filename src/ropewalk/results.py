@@ -120,7 +120,7 @@ class Results:
         return summarise(self.view)
 
     def sensitivity(self, label: str | None = None) -> pd.DataFrame:
-        """What the numbers hang on: first tokens, context, thresholds, which heads; a row per change and quantity."""
+        """What the numbers of all checkpoints, or of one by its label, hang on; a row per change and quantity."""
         full = self.study is not None and self.study.capture.full_attention_only
         available = {name: len(one.heads(full_attention_only=full)) for name, one in self.layouts.items()}
         return sensitivity(self.view, available, label)
