@@ -1,18 +1,16 @@
 """From the sums of a capture to tables."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import call
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from ropewalk.geometry.axes import AXES
-from ropewalk.geometry.jackknife import critical, jackknife_covariance, jackknife_error
 from ropewalk.geometry.rotation import METRICS, OF_PAIRS
-from ropewalk.geometry.taxonomy import category_numbers, classify, concordance, probabilities
+from ropewalk.head_tables import heads_table, replicates_table, side_by_side
 from ropewalk.helpers import ALONE, Helpers
 from ropewalk.seals import Ledger
 from ropewalk.statistics.base import Captured, LayerHeads, Readout, Statistic, layers_of
@@ -85,15 +83,27 @@ class Tables:
             others={name: _joined([part.others[name] for part in parts if name in part.others]) for name in names},
         )
 
-    def write(self, folder: Path, more: Mapping[str, pd.DataFrame], made_from: Mapping[str, Any]) -> None:
-        """Write all tables and `more` as CSV, the replicates, and last the ledger of their digests."""
-        tables = {"qk": self.qk, "heads": self.heads, **self.excerpts(), **self.others, **more}
-        files = {f"{name}.csv": table for name, table in tables.items()}
-        names = [*files, REPLICATES_FILE]
+    def write(
+        self,
+        folder: Path,
+        more: Mapping[str, Callable[[], pd.DataFrame]],
+        made_from: Mapping[str, Any],
+        helpers: Helpers = ALONE,
+    ) -> None:
+        """Write all tables and what `more` gives as CSV, the replicates, and last the ledger of their digests.
+
+        `helpers` that are there already write as well: files alone are not worth the start of a process.
+        """
+        tables = {"qk": self.qk, "heads": self.heads, **self.excerpts(), **self.others}
+        names = [*(f"{name}.csv" for name in (*tables, *more)), REPLICATES_FILE]
         Ledger(dict.fromkeys(names)).write(folder)
-        write_replicates(folder, self.replicates)
-        for name, table in files.items():
-            write_csv(folder / name, table)
+        # What must be computed is done here, while helpers begin with the largest.
+        pieces: list[Callable[[], None]] = [partial(_write_made, folder / f"{name}.csv", more[name]) for name in more]
+        pieces.append(partial(write_replicates, folder, self.replicates))
+        for name, table in sorted(tables.items(), key=lambda item: item[1].size):
+            pieces.append(partial(write_csv, folder / f"{name}.csv", table))
+        for _ in (helpers if helpers.are_there else ALONE).each(pieces, call, call, share=2):
+            pass
         Ledger.of(folder, names, made_from).write(folder)
 
     def excerpts(self) -> dict[str, pd.DataFrame]:
@@ -106,6 +116,10 @@ class Tables:
                 order = [one for column in there for one in (column, f"se_{column}") if one in (*there, *errors)]
                 found[name] = self.heads[[*FACTS, *order]]
         return found
+
+
+def _write_made(path: Path, make: Callable[[], pd.DataFrame]) -> None:
+    write_csv(path, make())
 
 
 def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -121,7 +135,7 @@ def tabulate_all(captures: Sequence[tuple[Captured, Checkpoint]], helpers: Helpe
     With `helpers`, each process takes whole checkpoints and its share of the threads, so that no more layers are in
     memory: small heads are bound by the interpreter's lock. Statistics that only this process knows are read here.
     """
-    if not all(is_found_elsewhere(name) for captured, _ in captures for name in captured.statistics):
+    if not all(map(is_found_elsewhere, {name for captured, _ in captures for name in captured.statistics})):
         helpers = ALONE
     threads = max(1, cores() // (1 + helpers.count(len(captures), SHARE)))
     work = partial(_tabulate_with, threads=threads, plugins=loaded_plugins())
@@ -150,12 +164,12 @@ def tabulate(captured: Captured, checkpoint: Checkpoint, threads: int | None = N
         name: _with_facts(_joined([one.tables[name] for one in readouts if name in one.tables]), facts)
         for name in names
     }
-    values = _side_by_side([readout.values for readout in readouts], layers)
-    replicates = _side_by_side([readout.replicates for readout in readouts], layers)
+    values = side_by_side([readout.values for readout in readouts], layers)
+    replicates = side_by_side([readout.replicates for readout in readouts], layers)
     return Tables(
         tables.pop("qk")[QK_COLUMNS],
-        _with_facts(_head_rows(layers, values, replicates), facts).pipe(_in_front, HEAD_FACTS),
-        _replicate_rows(layers, replicates).assign(checkpoint=checkpoint.name).pipe(_in_front, REPLICATE_KEY),
+        _with_facts(heads_table(layers, values, replicates), facts).pipe(_in_front, HEAD_FACTS),
+        replicates_table(layers, replicates).assign(checkpoint=checkpoint.name).pipe(_in_front, REPLICATE_KEY),
         tables,
     )
 
@@ -212,72 +226,10 @@ def _in_order(statistics: Sequence[Statistic]) -> Iterator[Statistic]:
 
 def _merged(table: pd.DataFrame | None, other: pd.DataFrame) -> pd.DataFrame:
     """The columns of two tables side by side, joined by those that both have."""
-    return other if table is None else table.merge(other, how="outer", sort=False)
-
-
-def _side_by_side(parts: Sequence[Mapping[str, Any]], layers: Sequence[LayerHeads]) -> dict[str, Any]:
-    """Columns [..., heads of all layers] from those of each layer; missing where a layer does not have one."""
-    shapes = {name: np.shape(column)[:-1] for part in parts for name, column in part.items()}
-    return {
-        name: np.concatenate(
-            [
-                part[name] if name in part else np.full((*shape, len(heads.heads)), np.nan)
-                for part, heads in zip(parts, layers, strict=True)
-            ],
-            axis=-1,
-        )
-        for name, shape in shapes.items()
-    }
-
-
-def _head_rows(layers: Sequence[LayerHeads], values: Mapping[str, Any], replicates: Mapping[str, Any]) -> pd.DataFrame:
-    own = [(heads.layer, head) for heads in layers for head in heads.heads]
-    nothing = np.full(len(own), np.nan)
-    columns: dict[str, Any] = {
-        "layer": [layer.layer for layer, _ in own],
-        "head": [head for _, head in own],
-        "k_head": [layer.k_head(head) for layer, head in own],
-        "rope": pd.array([layer.rope for layer, _ in own], dtype="boolean"),
-        "sliding": [layer.window is not None for layer, _ in own],
-    }
-    for ending in AXES.values():
-        columns |= _kinds(ending, values, replicates)
-    for name, column in values.items():
-        columns[name] = column
-        if name in replicates or not replicates:
-            columns[f"se_{name}"] = jackknife_error(replicates[name]) if replicates else nothing
-    return pd.DataFrame(columns)
-
-
-def _kinds(ending: str, values: Mapping[str, Any], replicates: Mapping[str, Any]) -> dict[str, Any]:
-    """What kind of head each is along an axis: category and its probability, concordance of keys with queries."""
-    names = [f"r_q{ending}", f"r_k{ending}"]
-    r_q, r_k = (values[name] for name in names)
-    categories = category_numbers(r_q, r_k)
-    certainty, concordant = np.full(len(r_q), np.nan), np.full(len(r_q), None, dtype=object)
-    if replicates:
-        parts = np.stack([replicates[name] for name in names], axis=2)
-        groups = len(parts)
-        chances = probabilities(r_q, r_k, jackknife_covariance(parts), groups)
-        certainty = np.where(categories >= 0, chances[np.arange(len(r_q)), categories], np.nan)
-        beyond = np.abs([r_q, r_k]) > critical(groups) * jackknife_error(parts).T
-        concordant = concordance(r_q, r_k, beyond.all(axis=0))
-    return {
-        f"category{ending}": classify(r_q, r_k),
-        f"certainty{ending}": certainty,
-        f"concordance{ending}": concordant,
-    }
-
-
-def _replicate_rows(layers: Sequence[LayerHeads], replicates: Mapping[str, Any]) -> pd.DataFrame:
-    """Every column of each head with each group left out."""
-    groups = len(next(iter(replicates.values()))) if replicates else 0
-    own = [(heads.layer.layer, head) for heads in layers for head in heads.heads]
-    return pd.DataFrame(
-        {
-            "layer": np.repeat([layer for layer, _ in own], groups),
-            "head": np.repeat([head for _, head in own], groups),
-            "left_out": np.tile(np.arange(groups), len(own)),
-            **{name: column.T.ravel() for name, column in replicates.items()},
-        }
-    )
+    if table is None:
+        return other
+    shared = [column for column in table if column in other]
+    if shared and table[shared].equals(other[shared]) and not table.duplicated(shared).any():
+        # The same rows, as nearly always: merging takes long to find that out.
+        return pd.concat([table, other.drop(columns=shared)], axis=1)
+    return table.merge(other, how="outer", sort=False)

@@ -67,6 +67,11 @@ class Helpers:
         if self._limits is not None:
             self._limits.restore_original_limits()
 
+    @property
+    def are_there(self) -> bool:
+        """Whether any was started."""
+        return bool(self._started)
+
     def count(self, pieces: int, share: int) -> int:
         """How many take part in so many pieces of work, `share` of which are worth a process."""
         return max(0, min(self._most, pieces // share - 1))

@@ -119,11 +119,11 @@ class Results:
         """One row per (checkpoint, quantity): means and shares over heads, each with its standard error."""
         return summarise(self.view)
 
-    def sensitivity(self) -> pd.DataFrame:
-        """What the numbers hang on: first tokens, context, thresholds, which heads; a row per change and quantity."""
+    def sensitivity(self, label: str | None = None) -> pd.DataFrame:
+        """What the numbers of all checkpoints, or of one by its label, hang on; a row per change and quantity."""
         full = self.study is not None and self.study.capture.full_attention_only
         available = {name: len(one.heads(full_attention_only=full)) for name, one in self.layouts.items()}
-        return sensitivity(self.view, available)
+        return sensitivity(self.view, available, label)
 
     def track(self, measure: str) -> Track:
         """One quantity of `summary` over the checkpoints: `values`, `errors`, `change(first, last)`."""
@@ -172,7 +172,7 @@ class Results:
             self.view.on(self.study.figures.axis) if self.study is not None else self.view,
             name=self.name,
             source=self._source,
-            hangs_on=self.sensitivity(),
+            hangs_on=self.sensitivity(self.view.lineup.labels[-1]),
             record=self.record,
             folder=self.folder,
             options=self.figure_options(),
@@ -208,10 +208,10 @@ class Results:
         self._captions[made_from["options"]] = {path.name: caption for path, caption in written.items()}
         return list(written)
 
-    def write_tables(self, folder: Path) -> None:
+    def write_tables(self, folder: Path, helpers: Helpers = ALONE) -> None:
         """Write `qk.csv`, `heads.csv`, the tables of statistics and the replicates, and the ledger of their digests."""
         made_from = {} if self.study is None else tables_made_from(self.study, self.captures)
-        self.tables.write(folder, {"sensitivity": self.sensitivity()}, made_from)
+        self.tables.write(folder, {"sensitivity": self.sensitivity}, made_from, helpers)
 
     def export(self, path: Path | str, to: str, checkpoint: str | None = None, **options: Any) -> list[Path]:
         """Write one checkpoint (the last by default) for other tools; returns the files that were written.
@@ -284,7 +284,7 @@ def analyze(folder: Path | str, helpers: Helpers = ALONE) -> Results:
     # Shards may have come from other machines since they were captured here.
     note_versions(folder, {name: captured.versions for name, captured in captures.items()})
     results.record = need_record(folder)
-    results.write_tables(folder)
+    results.write_tables(folder, helpers)
     return results
 
 

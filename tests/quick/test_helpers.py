@@ -30,6 +30,7 @@ from ropewalk.helpers import ALONE, Helpers, spare_processes
 from ropewalk.record import need_record
 from ropewalk.report import content
 from ropewalk.results import load
+from ropewalk.seals import LEDGER, Ledger
 from ropewalk.statistics import registry
 from ropewalk.summary.view import View
 
@@ -317,6 +318,34 @@ def test_tables_are_the_same_bytes_with_a_helper(results, tmp_path, started, mon
     assert written(Tables.concat(found), tmp_path / "found") == expected
     assert written(both, tmp_path / "both") == expected
     pd.testing.assert_frame_equal(both.heads, alone.heads, check_exact=True)
+
+
+def test_files_are_the_same_bytes_when_a_helper_writes_some(results, tmp_path, started):
+    tables = tabulate_all(captures(results))
+    expected, folder = written(tables, tmp_path / "alone"), tmp_path / "both"
+    here = []
+
+    def made():
+        # The helper has the time to write the others.
+        time.sleep(2)
+        here.append(os.getpid())
+        return tables.heads[["layer", "head"]]
+
+    folder.mkdir()
+    with Helpers(1) as own:
+        tables.write(tmp_path / "alone", {}, {}, own)
+        assert not started  # for files alone
+        assert list(own.each([1, -2], abs, abs, share=1)) == [1, 2]
+        tables.write(folder, {"made": made}, {}, own)
+    assert here == [os.getpid()]
+    found = files(folder)
+    assert {name: found[name] for name in expected if name != LEDGER} == {
+        name: content for name, content in expected.items() if name != LEDGER
+    }
+    assert set(found) - set(expected) == {"made.csv"}
+    ledger = Ledger.read(folder)
+    assert ledger is not None
+    assert not list(ledger.differs(folder))
 
 
 def test_processes_share_the_threads(results, monkeypatch):

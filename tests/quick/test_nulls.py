@@ -161,6 +161,13 @@ def test_nulls_that_are_not_asked_for_are_not_shown(results: ropewalk.Results) -
     assert np.isnan(view.track("above_permuted_q").values).all()
 
 
+def test_sensitivity_of_one_checkpoint_is_its_rows_of_all(results: ropewalk.Results) -> None:
+    rows, last = results.sensitivity(), results.view.lineup.labels[-1]
+    own = rows[rows["label"] == last].reset_index(drop=True)
+    assert 0 < len(own) < len(rows)
+    pd.testing.assert_frame_equal(results.sensitivity(last), own, check_exact=True)
+
+
 @pytest.mark.slow
 def test_sensitivity_against_other_captures(results: ropewalk.Results, study: dict[str, Any], tmp_path: Path) -> None:
     """Without the first tokens, and at one context: the numbers of captures that are made so."""

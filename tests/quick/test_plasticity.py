@@ -55,6 +55,44 @@ def test_constant_scores_are_decided_by_their_sign_alone() -> None:
     np.testing.assert_allclose(found.empirical[0, 0, :2], 0)
 
 
+def test_without_a_group_is_what_the_others_give_alone() -> None:
+    rng = np.random.default_rng(3)
+    q, delta = rng.standard_normal((2, 9, 4)) + 0.5, rng.standard_normal((2, 7, 4))
+    q[1, 4:] = q[1, 4]  # scores of these alone have no spread
+    delta[:, 5] = 0
+    query_group, pair_group = np.repeat([0, 1, 2], [4, 3, 2]), np.array([0, 0, 1, 1, 2, 2, 2])
+    cell = np.array([0, 1, 1, 0, 2, 1, 1])
+    found = pairwise(q, delta, query_group, pair_group, 3)
+    totals, counts = found.by_cell(np.eye(3)[cell])
+    for row, group in enumerate([None, 0, 1, 2]):
+        queries, pairs = np.flatnonzero(query_group != group), np.flatnonzero(pair_group != group)
+        alone_there = pairwise(q[:, queries], delta[:, pairs], alone(len(queries)), alone(len(pairs)), 1)
+        np.testing.assert_array_equal(np.flatnonzero(found.counted[row]), pairs)
+        for mean, expected in zip(found.means(), (alone_there.empirical, alone_there.gaussian), strict=True):
+            np.testing.assert_allclose(mean[row], expected[:, 0].mean(axis=1), rtol=1e-12)
+        for number in range(3):
+            inside = cell[pairs] == number
+            assert counts[row, number] == inside.sum()
+            np.testing.assert_allclose(totals[row, :, number], alone_there.empirical[:, 0, inside].sum(axis=1))
+
+
+def test_without_a_group_that_has_all_queries_but_one_nothing_is_known() -> None:
+    rng = np.random.default_rng(4)
+    q, delta = rng.standard_normal((1, 5, 3)), rng.standard_normal((1, 4, 3))
+    found = pairwise(q, delta, np.array([0, 0, 0, 0, 1]), np.array([0, 0, 1, 1]), 2)
+    for mean in found.means():
+        np.testing.assert_array_equal(np.isnan(mean[:, 0]), [False, True, False])
+    assert found.by_cell(np.ones((4, 1)))[1].tolist() == [[4], [0], [2]]
+
+
+@pytest.mark.filterwarnings("error")
+def test_scores_without_a_spread_are_certain_whatever_their_size() -> None:
+    q = np.ones((1, 6, 1))
+    found = pairwise(q, np.array([[[1e150], [-1e-140], [3e4], [0.0]]]), alone(6), alone(4), 1)
+    np.testing.assert_array_equal(found.gaussian[0, 0, :3], 0)
+    assert found.gaussian[0, 0, 3] == pairwise(q, np.zeros((1, 1, 1)), alone(6), alone(1), 1).gaussian[0, 0, 0] > 1
+
+
 @pytest.mark.parametrize("d", [8, 32])
 @pytest.mark.parametrize("scale", [0.0, 0.5, 1.5])
 def test_all_forms_agree_on_gaussians(d: int, scale: float) -> None:

@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import ropewalk
@@ -116,3 +118,18 @@ def test_statistics_are_read_after_those_they_build_on() -> None:
         after: ClassVar = ("circle",)
 
     assert [one.name for one in _in_order([Circle()])] == ["circle"]
+
+
+@pytest.mark.parametrize("rows", ["the same", "in another order", "some", "twice"])
+def test_columns_of_one_table_are_joined_by_the_columns_that_are_shared(rows: str) -> None:
+    from ropewalk.analysis import _merged
+
+    left = pd.DataFrame({"layer": 0, "head": [0, 0, 1, 1], "start": [0, 8, 0, 8], "a": [1.0, 2.0, np.nan, 4.0]})
+    right = left.drop(columns="a").assign(b=[5.0, 6.0, 7.0, 8.0])
+    if rows == "in another order":
+        right = right.iloc[::-1].reset_index(drop=True)
+    elif rows == "some":
+        right = right.iloc[1:3].reset_index(drop=True)
+    elif rows == "twice":
+        left, right = (pd.concat([one, one], ignore_index=True) for one in (left, right))
+    pd.testing.assert_frame_equal(_merged(left, right), left.merge(right, how="outer"))

@@ -72,6 +72,8 @@ class StoredCapture:
     @property
     def versions(self) -> dict[int, Versions]:
         """Versions of what each shard was made with."""
+        if "_files" in vars(self):  # all are there, and known to be whole
+            return {number: shard.versions for number, shard in enumerate(self._files)}
         return {number: made for number, made in shard_versions(self.folder).items() if number < len(self.provenances)}
 
     def shard(self, number: int) -> ShardSums:

@@ -16,6 +16,9 @@ FIRST, LAST = 0.2, 0.8
 """Ends of the first, beginning of the last fifth of a context."""
 CELLS = 8
 """Even steps of distance, as a share of the context, along either side of the map."""
+CERTAIN = 1600.0
+"""z² at most: from here on, Φ(-|z|) and the density are 0 in float64."""
+SMALLEST = float(np.finfo(np.float64).tiny)
 
 Integers = NDArray[np.int64]
 
@@ -89,61 +92,73 @@ def _unranked(number: Integers) -> tuple[Integers, Integers]:
 
 @dataclass(frozen=True)
 class Pairwise:
-    """Pairwise plasticity [1 + groups, heads, pairs] of all groups of documents and without each of them.
+    """Pairwise plasticity [heads, 1 + groups, pairs] of all groups of documents and without each of them.
 
-    NaN where fewer than two queries are left, and for the pairs of the group that is left out.
+    `counted` [1 + groups, pairs] is 1 where a pair counts, the same for all heads, and 0 for the pairs of the group
+    that is left out and where fewer than two queries are left: a value there means nothing.
     """
 
     empirical: Floats
     gaussian: Floats
+    counted: Floats
+
+    def means(self) -> tuple[Floats, Floats]:
+        """Empirical and Gaussian plasticity [1 + groups, heads], means over the pairs that count."""
+        pairs = self.counted.sum(axis=1)[:, None]
+        empirical, gaussian = (
+            ratio(np.einsum("hgp,gp->gh", values, self.counted), pairs) for values in (self.empirical, self.gaussian)
+        )
+        return empirical, gaussian
+
+    def by_cell(self, member: Floats) -> tuple[Floats, Floats]:
+        """Of pairs in cells, `member` [pairs, cells] being 1 where a pair is in a cell and else 0: the sum of empirical
+        plasticity [1 + groups, heads, cells] over the pairs that count, and their number [1 + groups, cells].
+        """
+        totals = np.matmul(self.empirical * self.counted, member)
+        return totals.swapaxes(0, 1), self.counted @ member
 
 
 def pairwise(q: Floats, delta: Floats, query_group: Integers, pair_group: Integers, groups: int) -> Pairwise:
     """PP = 4 p (1 - p), p = Pr[q·δ > 0], for queries q [heads, n, d] and differences of keys δ [heads, pairs, d].
 
     Empirical: p is the share of queries, a tie counting half, and n/(n-1) makes up for what a share of n queries loses
-    on average. Gaussian: p = Φ(δᵀμ / sqrt(δᵀΣδ)) with mean and variance of the queries' scores, less what the noise of
-    that ratio adds on average (to first order in 1/n). `query_group` [n] and `pair_group` [pairs] are the groups.
+    on average: with the sum of signs s, p = (1 + s/n) / 2 and PP = (n² - s²) / n (n-1). Gaussian: p = Φ(z),
+    z = δᵀμ / sqrt(δᵀΣδ) with mean and variance of the queries' scores, less what the noise of that ratio adds on
+    average (to first order in 1/n). `query_group` [n] and `pair_group` [pairs] are the groups.
     """
     scores = np.matmul(q, delta.swapaxes(1, 2))
-    member = (query_group == np.arange(groups)[:, None]).astype(np.float64)
-    n, signs, total, square = (
-        _left_out(np.matmul(member, part), groups)
-        for part in (np.ones((1, len(query_group), 1)), np.sign(scores), scores, scores**2)
-    )
-    # There are few n, and a product takes less than a quotient.
-    one = np.ones_like(n)
-    per, per_free = ratio(one, n), ratio(one, np.where(n > 1, n - 1, 0))
-    share, mean = (signs + n) / 2 * per, total * per
-    empirical = 4 * share * (1 - share) * (n * per_free)
-    variance = np.maximum(square - n * mean**2, 0) * per_free
-    certain = variance <= 1e-24 * mean**2
-    z = np.where(certain, 0, mean) / np.sqrt(np.where(certain, 1, variance))
-    gaussian = np.where(certain & (mean != 0), 0.0, _without_noise(z, n))
-    left_out = n <= 1
-    if groups > 1:
-        apart = np.concatenate([np.zeros((1, len(pair_group)), dtype=bool), pair_group == np.arange(groups)[:, None]])
-        left_out = left_out | apart[:, None]
-    return Pairwise(np.where(left_out, np.nan, empirical), np.where(left_out, np.nan, gaussian))
+    used, counted = (_left_out(group, groups) for group in (query_group, pair_group))
+    queries = used.sum(axis=1)[:, None]
+    counted *= queries > 1
+    # Where fewer are left nothing counts, and nothing is divided by 0.
+    n = np.maximum(queries, 2)
+    signs, total, square = (np.matmul(used, part) for part in (np.sign(scores), scores, scores * scores))
+    empirical = (n**2 - signs * signs) * (1 / (n * (n - 1)))
+    total *= total
+    # Scores without a spread are certain; z is 0 where all of them are 0.
+    around = np.maximum(square - total * (1 / n), SMALLEST)
+    with np.errstate(over="ignore"):
+        z_squared = np.minimum(total * ((n - 1) / n**2) / around, CERTAIN)
+    return Pairwise(empirical, _without_noise(z_squared, n), counted)
 
 
-def _left_out(parts: Floats, groups: int) -> Floats:
-    """Of sums [heads, groups, pairs] of each group: those of all and without each, [1 + groups, heads, pairs]."""
-    whole = parts.sum(axis=1)[None]
-    return np.concatenate([whole, whole - parts.swapaxes(0, 1)]) if groups > 1 else whole
+def _left_out(group: Integers, groups: int) -> Floats:
+    """[1 + groups, n] Which of n things are left, 1 or 0: all of them, then those without each group, if several."""
+    others = group != np.arange(groups if groups > 1 else 0)[:, None]
+    return np.concatenate([np.ones((1, len(group))), others])
 
 
-def _without_noise(z: Floats, n: Floats) -> Floats:
+def _without_noise(z_squared: Floats, n: Floats) -> Floats:
     """f(z) = 4 Φ(z) Φ(-z) less the mean of what the error of z adds, a ratio of mean and deviation of n scores.
 
     E f(ẑ) ≈ f(z) + f'(z) · 3z/4n + f''(z)/2 · (1 + z²/2)/n. With a = |z|, t = Φ(-a), φ the density at a and
     b = a (1 - 2t): f = 4t (1 - t), f' z = -4φb and f'' = -4φ (2φ - b).
     """
-    a = np.abs(z)
-    tail, density = ndtr(-a), np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    a = np.sqrt(z_squared)
+    tail, density = ndtr(-a), np.exp(z_squared * -0.5) * (1 / np.sqrt(2 * np.pi))
     b = a * (1 - 2 * tail)
-    added = density * (3 * b + (2 * density - b) * (2 + z**2))
-    return np.asarray(4 * tail * (1 - tail) + added / n)
+    added = density * (3 * b + (2 * density - b) * (2 + z_squared))
+    return np.asarray(4 * tail * (1 - tail) + added * (1 / n))
 
 
 def over_context(profile: Floats, buckets: Sequence[range], context: int) -> dict[str, Floats]:

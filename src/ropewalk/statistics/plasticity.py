@@ -1,7 +1,6 @@
 """Attention plasticity of a layer's heads: from kept vectors, or from means and covariances by bucket."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,7 +8,7 @@ import pandas as pd
 from ropewalk.geometry.gaussian_plasticity import Buckets, of_gaussians
 from ropewalk.geometry.moments import Floats
 from ropewalk.geometry.pca import ratio
-from ropewalk.geometry.plasticity import CELLS, Kept, Pairwise, Trials, cells, over_context, pairwise, trials
+from ropewalk.geometry.plasticity import CELLS, Kept, Trials, cells, over_context, pairwise, trials
 from ropewalk.statistics.base import KINDS, LayerHeads, Readout, Scope, Sums, head_rows
 
 PARTS: Mapping[str, str] = {
@@ -68,11 +67,10 @@ def read_kept(parts: Sequence[Sums], heads: LayerHeads, scope: Scope) -> Readout
     """Plasticity by the sample of vectors that each group of documents kept, as columns, profile and map."""
     kept = {kind: _kept(parts, kind) for kind in KINDS}
     vectors = {kind: np.concatenate([part[f"{kind}.vectors"] for part in parts], axis=1) for kind in KINDS}
-    keys = vectors["k"][heads.key_index]
     buckets, groups = buckets_of(scope), len(parts)
     shape = (1 + groups if groups > 1 else 1, len(heads.heads))
     empirical, gaussian = (np.full((*shape, len(buckets)), np.nan) for _ in range(2))
-    totals, counts = (np.zeros((*shape, CELLS * CELLS)) for _ in range(2))
+    totals, counts = np.zeros((*shape, CELLS * CELLS)), np.zeros((shape[0], CELLS * CELLS))
     tried: list[Trials] = []
     for number, bucket in enumerate(buckets):
         seed = (scope.seed % 2**64, heads.layer.layer, number)
@@ -81,12 +79,19 @@ def read_kept(parts: Sequence[Sums], heads: LayerHeads, scope: Scope) -> Readout
         if len(own.queries) < 2 or not len(own.first):
             continue
         # Differences in float64: keys of one head may share an offset a thousand times their spread.
-        delta = keys[:, own.first].astype(np.float64) - keys[:, own.second]
+        delta = vectors["k"][:, own.first].astype(np.float64) - vectors["k"][:, own.second]
         found = pairwise(
-            vectors["q"][:, own.queries], delta, kept["q"].group[own.queries], kept["k"].group[own.first], groups
+            vectors["q"][:, own.queries],
+            delta[heads.key_index],
+            kept["q"].group[own.queries],
+            kept["k"].group[own.first],
+            groups,
         )
-        empirical[..., number], gaussian[..., number] = _mean(found.empirical), _mean(found.gaussian)
-        _add(totals, counts, found, cells(own.apart, own.away, scope.context))
+        empirical[..., number], gaussian[..., number] = found.means()
+        numbers, which = np.unique(cells(own.apart, own.away, scope.context), return_inverse=True)
+        total, count = found.by_cell(np.eye(len(numbers))[which])
+        totals[..., numbers] += total
+        counts[:, numbers] += count
     values = {
         **_over(empirical, "", buckets, scope.context),
         **_over(gaussian, "_gaussian", buckets, scope.context),
@@ -132,32 +137,17 @@ def _kept(parts: Sequence[Sums], kind: str) -> Kept:
     )
 
 
-def _mean(values: Floats) -> Floats:
-    """Mean over pairs [1 + groups, heads] of those that are not left out."""
-    known = ~np.isnan(values)
-    return ratio(np.where(known, values, 0).sum(axis=-1), known.sum(axis=-1))
-
-
 def _over(profile: Floats, ending: str, buckets: Sequence[range], context: int) -> dict[str, Floats]:
     return {f"ap_{part}{ending}": values for part, values in over_context(profile, buckets, context).items()}
 
 
-def _add(totals: Floats, counts: Floats, found: Pairwise, cell: Any) -> None:
-    """Add pairwise plasticity to the cells of the map, both [1 + groups, heads, cells]."""
-    order = np.argsort(cell, kind="stable")
-    numbers, starts = np.unique(cell[order], return_index=True)
-    values = found.empirical[..., order]
-    known = ~np.isnan(values)
-    totals[..., numbers] += np.add.reduceat(np.where(known, values, 0), starts, axis=-1)
-    counts[..., numbers] += np.add.reduceat(known.astype(np.float64), starts, axis=-1)
-
-
 def _map_rows(heads: LayerHeads, totals: Floats, counts: Floats) -> pd.DataFrame:
-    means = ratio(totals, counts)
+    """Rows of the map from sums [1 + groups, heads, cells] over so many pairs [1 + groups, cells]."""
+    means = ratio(totals, counts[:, None])
     numbers = np.arange(CELLS * CELLS)
     facts = {"apart": numbers // CELLS / CELLS, "away": numbers % CELLS / CELLS}
     table = head_rows(heads, facts, {"plasticity": means})
-    table.insert(4, "pairs", counts[0].astype(np.int64).ravel())
+    table.insert(4, "pairs", np.tile(counts[0].astype(np.int64), len(heads.heads)))
     return _known(table, "plasticity")
 
 

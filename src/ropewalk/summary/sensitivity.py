@@ -37,8 +37,8 @@ COLUMNS: Mapping[str, str] = {
 """Columns of `sensitivity.csv`, one row per (checkpoint, change, quantity)."""
 
 
-def sensitivity(view: View, available: Mapping[str, int] = {}) -> pd.DataFrame:
-    """One row per (checkpoint, change, quantity): columns `COLUMNS`.
+def sensitivity(view: View, available: Mapping[str, int] = {}, label: str | None = None) -> pd.DataFrame:
+    """One row per (checkpoint, change, quantity), of all checkpoints or of those with a label: columns `COLUMNS`.
 
     `value` is the number as it is given elsewhere, `changed` what it becomes, `difference` with its standard error and
     95% interval (paired by head and by group of documents). For a sample of heads the error is that of drawing them:
@@ -59,6 +59,7 @@ def sensitivity(view: View, available: Mapping[str, int] = {}) -> pd.DataFrame:
             "high": difference.value + difference.reach(),
         }
         for index, name in enumerate(view.lineup.names)
+        if label in (None, view.lineup.labels[index])
         for change, quantity, before, difference in _changes(view, index, available.get(name))
     ]
     return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -88,23 +89,16 @@ def _changes(view: View, index: int, available: int | None) -> Iterator[tuple[st
     count = min(SAMPLE, len(sample) // 2)
     if count > 1:
         chosen = sorted(random.Random(0).sample(range(len(sample)), count))
+        part = {name: column[chosen] for name, column in sample.columns.items()}
         for name in QUANTITIES:
-            yield (
-                f"{count} of {len(sample)} heads at random",
-                name,
-                *_sampled(sample, chosen, MEASURES[name]),
-            )
+            value = float(MEASURES[name](sample.columns))
+            error = _drawing_error(sample, MEASURES[name], count, len(sample))
+            difference = Estimate(float(MEASURES[name](part)) - value, error, len(sample))
+            yield f"{count} of {len(sample)} heads at random", name, value, difference
 
 
 def _paired(before: Reading, after: Reading) -> tuple[float, Estimate]:
     return before.value, after.since(before)
-
-
-def _sampled(sample: Sample, chosen: list[int], measure: Measure) -> tuple[float, Estimate]:
-    value = float(measure(sample.columns))
-    part = {name: column[chosen] for name, column in sample.columns.items()}
-    error = _drawing_error(sample, measure, len(chosen), len(sample))
-    return value, Estimate(float(measure(part)) - value, error, len(sample))
 
 
 def _drawing_error(sample: Sample, measure: Measure, drawn: int, available: int) -> float:
