@@ -54,9 +54,9 @@ def test_many_blocks_lose_no_more_than_one() -> None:
     generator = np.random.default_rng(0)
     products, plain, exact = Products(1, 1, 1, torch.device("cpu"), torch.float32), torch.zeros(1, 1, 1), 0.0
     for _ in range(20_000):
-        block = products.room(4)
+        block = products.block(products.room(4), 1, 4)
         block[..., :1] = torch.from_numpy(generator.uniform(0.5, 1.5, (1, 4, 1))).float()
-        product = block[..., :1].transpose(1, 2) @ block[..., :1]
+        product = block[0, ..., :1].transpose(1, 2) @ block[0, ..., :1]
         products.add(0, [block])
         plain += product
         exact += float(product)
@@ -73,7 +73,7 @@ def test_a_training_that_rounds_its_products_does_not_round_these() -> None:
         torch.set_float32_matmul_precision(precision)
         try:
             products = Products(1, 3, D, torch.device("cpu"), torch.float32)
-            block = products.room(512)
+            block = products.block(products.room(512), 1, 512)
             block[..., :D] = x
             products.add(0, [block])
             assert torch.get_float32_matmul_precision() == precision

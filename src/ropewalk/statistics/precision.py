@@ -54,13 +54,24 @@ class Products:
         self._rest = torch.zeros_like(self._sums) if dtype != torch.float64 else None
 
     def room(self, tokens: int) -> "torch.Tensor":
-        """Zeros [heads, tokens, columns] for a block: first the d numbers of x, then the `WEIGHTS` of its token."""
-        return self._sums.new_zeros(self._sums.shape[1], tokens, self._columns)
+        """Memory for blocks of so many tokens, see `block`."""
+        return self._sums.new_zeros(self._sums.shape[1] * tokens * self._columns)
+
+    def block(self, room: "torch.Tensor", documents: int, tokens: int) -> "torch.Tensor":
+        """A block [documents, heads, tokens, columns] in a room: first the d numbers of x, then the `WEIGHTS` of its
+        token; what stands beyond is not looked at.
+        """
+        shape = documents, self._sums.shape[1], tokens, self._columns
+        return room[: prod(shape)].view(shape)
 
     def add(self, segment: int, blocks: "Iterable[torch.Tensor]") -> None:
-        """Add the products of blocks, each as `room` has it; they may come one after the other in the same memory."""
+        """Add the products of blocks of the same documents; they may come one after the other in the same memory.
+
+        Documents are added one by one, so that no digit depends on how many come at once.
+        """
         product: torch.Tensor | None = None
-        for block in blocks:
+        for one in blocks:
+            block = one.flatten(0, 1)
             vectors = block[..., : self._d].transpose(1, 2)
             if product is not None and self._rest is None:
                 product.baddbmm_(vectors, block)
@@ -74,16 +85,17 @@ class Products:
             self._keep(segment, product)
 
     def _keep(self, segment: int, product: "torch.Tensor") -> None:
-        part = product.flatten(1).index_select(1, self._taken)
-        sums = self._sums[segment]
-        if self._rest is None:
-            sums += part
-            return
-        total = sums + part
-        # What is lost of either in the sum, exactly (Knuth).
-        seen = total - sums
-        self._rest[segment] += (sums - (total - seen)) + (part - seen)
-        self._sums[segment] = total
+        parts = product.flatten(1).index_select(1, self._taken).view(-1, *self._sums.shape[1:])
+        for part in parts:
+            sums = self._sums[segment]
+            if self._rest is None:
+                sums += part
+                continue
+            total = sums + part
+            # What is lost of either in the sum, exactly (Knuth).
+            seen = total - sums
+            self._rest[segment] += (sums - (total - seen)) + (part - seen)
+            self._sums[segment] = total
 
     def scatter(self, segments: slice) -> Floats:
         """Σ x xᵀ [heads, d, d] of some segments together."""

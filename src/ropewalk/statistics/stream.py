@@ -88,26 +88,24 @@ class MomentStream:
         away = torch.stack(labels) - t
         weights = torch.stack([torch.ones_like(away), t.expand_as(away), away], dim=2).to(kept.shift)
 
-        def blocks(first: int, last: int) -> Iterator["torch.Tensor"]:
-            """Vectors of these tokens with their weights, one block after the other in the same memory: new pages for
-            each would cost as much as the products.
+        def blocks(some: slice, first: int, last: int) -> Iterator["torch.Tensor"]:
+            """These tokens of some documents with their weights, one block after the other in the same memory: new
+            pages for each would cost as much as the products.
             """
-            # Of short documents several together.
-            count = max(1, BLOCK // (last - first))
-            for some in (slice(number, number + count) for number in range(0, documents, count)):
-                for start in range(first, last, BLOCK):
-                    own = slice(start, min(start + BLOCK, last))
-                    part, labelled = vectors[some, :, own], weights[some, own]
-                    block = room[:, : len(part) * part.shape[2]]
-                    apart = block.view(heads, *labelled.shape[:2], -1)
-                    # Widened as they lie, then shifted: both at once would be a copy in another place first.
-                    apart[..., :d] = part.transpose(0, 1)
-                    apart[..., :d] -= kept.shift[:, None]
-                    apart[..., d : d + WEIGHTS] = labelled
-                    yield block
+            for start in range(first, last, BLOCK):
+                part = vectors[some, :, start : min(start + BLOCK, last)]
+                block = kept.products.block(room, len(part), part.shape[2])
+                # Widened as they lie, then shifted: both at once would be a copy in another place first.
+                block[..., :d] = part
+                block[..., :d] -= kept.shift
+                block[..., d : d + WEIGHTS] = weights[some, None, start : start + part.shape[2]]
+                yield block
 
         for segment, (first, last) in enumerate(pairwise([0, *self._cuts, tokens])):
-            kept.products.add(segment, blocks(first, last))
+            # Of short documents several together.
+            count = max(1, BLOCK // (last - first))
+            for number in range(0, documents, count):
+                kept.products.add(segment, blocks(slice(number, number + count), first, last))
             part = t[first:last]
             kept.t_first[segment] += documents * torch.stack([part.sum(), part @ part])
             kept.n[segment] += documents * (last - first)
