@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from functools import lru_cache
 from typing import Any
 
@@ -10,6 +11,8 @@ from fontTools import subset
 
 UNUSED = ("GDEF", "GPOS", "GSUB", "MATH", "kern")
 """Tables of how letters are put beside each other, which is done when a PDF is written."""
+NAMING = frozenset({"cmap", "post"})
+"""Tables of the names of glyphs and the characters that they stand for, of all glyphs however few are embedded."""
 
 _load = subset.load_font
 
@@ -34,17 +37,30 @@ def bare_fonts() -> Iterator[None]:
 
 
 def _load_bare(file: Any, options: Any) -> Any:
-    """A font that lacks the dropped tables from the start: the subsetter looks into them before it drops them."""
-    return _load(io.BytesIO(_bare_file(file, options.font_number, frozenset(options.drop_tables))), options)
+    """A font that lacks the dropped tables from the start: the subsetter looks into them before it drops them.
+
+    Names and characters of its thousands of glyphs come from a font that has read them already. They are copied as deep
+    as the subsetter changes them: it puts shorter lists and mappings in their place.
+    """
+    content, known = _bare(file, options.font_number, frozenset(options.drop_tables))
+    font = _load(io.BytesIO(content), options)
+    font.setGlyphOrder(list(known.getGlyphOrder()))
+    for tag in NAMING.intersection(known.keys()):
+        font.tables[tag] = copy(known[tag])
+    font["cmap"].tables = [copy(table) for table in known["cmap"].tables]
+    return font
 
 
 @lru_cache
-def _bare_file(file: Any, number: int, dropped: frozenset[str]) -> bytes:
-    """The bytes of a font's file without some of its tables, the others as they were and in the same order."""
+def _bare(file: Any, number: int, dropped: frozenset[str]) -> tuple[bytes, Any]:
+    """A font's file without some of its tables, the others as they were and in the same order; and the font in it."""
     options = subset.Options(font_number=number, recalc_bounds=False, recalc_timestamp=False)
     with _load(file, options) as font:
         for tag in dropped.intersection(font.keys()):
             del font[tag]
         content = io.BytesIO()
         font.save(content, reorderTables=False)
-    return content.getvalue()
+    known = _load(io.BytesIO(content.getvalue()), options)
+    for table in known["cmap"].tables:
+        table.ensureDecompiled()
+    return content.getvalue(), known
