@@ -82,8 +82,7 @@ def _marked(ax: Any, lineup: Lineup, margin: float) -> None:
 
 
 def title_above(figure: Figure, ax: Any, text: str) -> None:
-    """The title of a panel, above the names of groups where they stand over it."""
-    lay_out(figure)
+    """The title of a panel with checkpoints `along_x`, above the names of groups where they stand over it."""
     tops = [extent(figure, name).y1 for name in ax.texts if name.get_gid() == "group name"]
     ax.set_title(text, pad=4 + (max([ax.bbox.y1, *tops]) - ax.bbox.y1) * 72 / figure.dpi)
 

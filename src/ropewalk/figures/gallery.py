@@ -1,6 +1,8 @@
 """The figures of a study in their order, and writing them with their captions."""
 
-from collections.abc import Callable, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -149,6 +151,21 @@ class Task:
 def write_task(task: Task, view: View, source: str) -> Caption:
     """Draw and describe one figure, and write it into its folder; returns its caption."""
     figure = find(task.figure)
-    drawn, caption = figure.draw(view, **task.options), figure.caption(view, source, **task.options)
-    write_figure(task.target, drawn, caption)
+    with _uncollected():
+        drawn, caption = figure.draw(view, **task.options), figure.caption(view, source, **task.options)
+        write_figure(task.target, drawn, caption)
     return caption
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No search for unreachable objects before a figure is written: its thousands of artists are all reachable, and
+    would be looked through again and again.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,6 +1,6 @@
 """The heads of one checkpoint as arrays, with groups of documents left out, and moved by as much as their errors."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,10 +31,12 @@ class Sample:
     @classmethod
     def of(cls, table: pd.DataFrame, replicates: dict[str, NDArray[np.float64]], groups: tuple[int, ...]) -> "Sample":
         """The heads with their category and concordance computed from r_q and r_k."""
-        bare = cls(table, replicates, groups)
-        r_q, r_k = (bare.columns[name] for name in CORRELATIONS)
-        words = concordance(r_q, r_k, decided(bare.columns))
-        return cls(table.assign(category=classify(r_q, r_k), concordance=words), replicates, groups)
+        return cls(table, replicates, groups)._classified()
+
+    def _classified(self) -> "Sample":
+        r_q, r_k = (self.columns[name] for name in CORRELATIONS)
+        words = concordance(r_q, r_k, decided(self.columns))
+        return replace(self, table=self.table.assign(category=classify(r_q, r_k), concordance=words))
 
     def on(self, ending: str) -> "Sample":
         """The same heads with r_q and r_k, and what belongs to them, from the columns that end so."""
@@ -49,11 +51,15 @@ class Sample:
         # Copied, because what is left lies in many pieces, which pandas is slow with.
         table = self.table.drop(columns=list(sources), errors="ignore").copy()
         kept = {name: values for name, values in self.replicates.items() if name not in sources}
-        return Sample.of(
+        bare = Sample(
             table.assign(**{name: self.table[source] for name, source in sources.items() if source in self.table}),
             kept | {name: self.replicates[source] for name, source in sources.items() if source in self.replicates},
             self.groups,
         )
+        turned = bare._classified()
+        # Words are none of the numbers, which are read next: these are the same.
+        vars(turned)["columns"] = bare.columns
+        return turned
 
     def __len__(self) -> int:
         return len(self.table)

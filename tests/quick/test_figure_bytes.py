@@ -1,0 +1,113 @@
+"""Files of figures: what is kept from one to the next changes no byte of them, and no picture is seen to differ."""
+
+import gc
+import io
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+from matplotlib.backends import _backend_pdf_ps as subsetting
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.font_manager import findfont
+from PIL import Image
+
+from helpers.figures import draw
+from helpers.tables import synthetic
+from ropewalk.figures import embedding, gallery
+from ropewalk.figures.style import FONT, lay_out, page, png, png_and_pdf, style
+from ropewalk.figures.ticks import METHODS, steady_ticks
+from ropewalk.summary.view import View
+
+
+def embedded(glyphs: set[int]) -> bytes:
+    with embedding.bare_fonts(), subsetting.get_glyphs_subset(findfont(FONT), glyphs) as part:
+        content: bytes = subsetting.font_as_file(part.font).getvalue()
+    return content
+
+
+def test_a_font_is_the_same_whichever_glyphs_were_embedded_before(monkeypatch):
+    some, others = set(range(3, 80)), {5, 200, 3000}
+    embedding._bare.cache_clear()
+    first = embedded(some)
+    embedded(others)
+    assert embedded(some) == first != embedded(others)
+    # As read from the whole file each time.
+    monkeypatch.setattr(embedding, "_load_bare", embedding._load)
+    assert embedded(some) == first
+
+
+def test_files_are_the_same_whatever_was_drawn_before():
+    table = synthetic(4, heads=40)
+    embedding._bare.cache_clear()
+    first = png_and_pdf(draw("taxonomy_evolution", table))
+    png_and_pdf(draw("depth_heatmap_r_q", table))
+    assert png_and_pdf(draw("taxonomy_evolution", table)) == first
+
+
+@pytest.mark.parametrize("name", ["position_signal", "depth_heatmap_r_q"])
+def test_the_picture_is_that_of_matplotlib(name, monkeypatch):
+    table = synthetic(4, heads=40)
+    with Image.open(io.BytesIO(png(draw(name, table)))) as picture:
+        assert picture.mode == "RGB"
+        shown, dots = np.asarray(picture), picture.info["dpi"]
+    assert dots == pytest.approx((300, 300), abs=0.01)
+    monkeypatch.setattr("ropewalk.figures.style.steady_ticks", nullcontext)
+    plain = draw(name, table)
+    with style():
+        plain.set_dpi(300)
+        FigureCanvasAgg(plain).draw()
+    drawn = np.asarray(plain.canvas.buffer_rgba())
+    np.testing.assert_array_equal(drawn[..., :3], shown)
+    assert (drawn[..., 3] == 255).all()
+
+
+def test_a_page_that_is_seen_through_stays_so():
+    figure = page(1, 1)
+    figure.add_subplot().set_facecolor("none")
+    figure.set_facecolor("none")
+    with Image.open(io.BytesIO(png(figure))) as picture:
+        assert picture.mode == "RGBA"
+        assert picture.getchannel("A").getextrema() == (0, 255)
+
+
+def test_ticks_are_found_again_where_a_panel_or_its_limits_change():
+    figure = page(4, 3)
+    ax = figure.add_subplot()
+    ax.set_xlim(0, 1)
+    with steady_ticks(figure):
+        ticks = ax.xaxis._update_ticks()
+        assert ax.xaxis._update_ticks() is ticks
+        with steady_ticks(figure):
+            assert ax.xaxis._update_ticks() is ticks
+        assert ax.xaxis._update_ticks() is ticks
+        ax.set_xlim(0, 50)
+        assert ax.xaxis._update_ticks()[-1].get_loc() == 50
+        few = len(ax.xaxis._update_ticks())
+        ax.set_position((0.1, 0.1, 0.1, 0.8))
+        assert len(ax.xaxis._update_ticks()) < few
+    assert not any(name in vars(axis) for axis in (ax.xaxis, ax.yaxis) for name in METHODS)
+
+
+def test_ticks_are_as_matplotlib_has_them_after_a_layout_that_fails(monkeypatch):
+    figure = page(4, 3)
+    ax = figure.add_subplot()
+    monkeypatch.setattr(figure.get_layout_engine(), "execute", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        lay_out(figure)
+    assert not any(name in vars(ax.xaxis) for name in METHODS)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_collected_after_a_figure_if_it_was_before(enabled, monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr(gallery, "write_figure", lambda *_: seen.append(gc.isenabled()) or 1 / 0)
+    task = gallery.Task("explained_variance", tmp_path, {})
+    view = View.of(synthetic(2))
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with pytest.raises(ZeroDivisionError):
+            gallery.write_task(task, view, "qk.csv")
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
+    assert seen == [False]
