@@ -15,7 +15,6 @@ from matplotlib.font_manager import fontManager, get_font
 from PIL import Image
 
 from ropewalk.figures.embedding import bare_fonts
-from ropewalk.figures.ticks import steady_ticks
 from ropewalk.geometry.taxonomy import CATEGORIES, MIXED
 from ropewalk.summary.view import NO_CATEGORY
 from ropewalk.text import is_control
@@ -164,7 +163,7 @@ class Page(Figure):
 
     def draw(self, renderer: Any) -> None:
         """Draw everything in `style`: hatches and fonts are looked up while drawing, not when the figure is made."""
-        with style(), steady_ticks(self):
+        with style():
             super().draw(renderer)
 
     def savefig(self, *arguments: Any, **options: Any) -> None:
@@ -232,8 +231,7 @@ def lay_out(figure: Figure) -> None:
     """Give panels their places, so that what is in them can be measured."""
     layout = figure.get_layout_engine()
     assert layout is not None, "figures are pages, which have one"
-    with steady_ticks(figure):
-        layout.execute(figure)
+    layout.execute(figure)
 
 
 def extent(figure: Figure, artist: Any) -> Any:
