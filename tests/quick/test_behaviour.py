@@ -14,7 +14,7 @@ from ropewalk.models.layout import AttentionLayer
 from ropewalk.models.tap import Call, tap
 from ropewalk.statistics import row_plan
 from ropewalk.statistics.base import LayerHeads, Observation, Readout, Scope, layers_of
-from ropewalk.statistics.behaviour import Behaviour, query_positions
+from ropewalk.statistics.behaviour import Behaviour, query_ends, query_positions
 
 CONTEXT, DOCUMENTS, SHARDS = 64, 8, 4
 
@@ -174,6 +174,7 @@ def test_positions_of_queries() -> None:
         # One from each even piece.
         assert ((one - 128) // 28 == np.arange(32)).all()
     assert any((one != found[0]).any() for one in found)
+    assert (np.stack(found) < query_ends(1024, 32, 0.125)).all()
     np.testing.assert_array_equal(found[7], query_positions(0, 7, 1024, 32, 0.125))
     assert query_positions(0, 0, 16, 32, 0.125).tolist() == list(range(2, 16))
 
@@ -291,7 +292,7 @@ def test_long_documents_are_worked_on_in_blocks() -> None:
     """At 32,768 tokens the scores of all sampled queries would be 134 MB for 32 heads; a block has a few MB."""
     context, heads = 32768, 32
     rows = [query_positions(0, document, context, 32, 0.125) for document in range(2)]
-    plans = row_plan.RowPlan.of(rows, torch.zeros(2, context, dtype=torch.int64), heads)
+    plans = row_plan.RowPlan.of(rows, query_ends(context, 32, 0.125), torch.zeros(2, context, dtype=torch.int64), heads)
     assert [plan.documents for plan in plans] == [slice(0, 1), slice(1, 2)]
     for plan in plans:
         assert sum(block.rows.numel() for block in plan.blocks) == 32
@@ -301,11 +302,11 @@ def test_long_documents_are_worked_on_in_blocks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("context", "heads", "together"), [(256, 8, [5]), (512, 8, [4, 1]), (1024, 8, [2, 2, 1]), (4096, 8, [1] * 5)]
+    ("context", "heads", "together"), [(256, 8, [5]), (1024, 8, [2, 2, 1]), (2048, 8, [2, 2, 1]), (65536, 8, [1] * 5)]
 )
 def test_documents_are_taken_together_as_far_as_they_fit(context: int, heads: int, together: list[int]) -> None:
     rows = [query_positions(0, document, context, 32, 0.125) for document in range(5)]
-    plans = row_plan.RowPlan.of(rows, torch.zeros(5, context, dtype=torch.int64), heads)
+    plans = row_plan.RowPlan.of(rows, query_ends(context, 32, 0.125), torch.zeros(5, context, dtype=torch.int64), heads)
     assert [plan.documents.stop - plan.documents.start for plan in plans] == together
     for plan in plans:
         own = np.concatenate([block.rows.numpy() for block in plan.blocks], axis=1)

@@ -39,6 +39,14 @@ def query_positions(seed: int, document: int, context: int, rows: int, start: fl
     return np.floor(borders[:-1] + generator.random(rows) * np.diff(borders)).astype(np.int64)
 
 
+def query_ends(context: int, rows: int, start: float) -> NDArray[np.int64]:
+    """What lies beyond each of the positions of `query_positions`, whatever the document."""
+    first = min(int(np.ceil(start * context)), context - 1)
+    if rows >= context - first:
+        return np.arange(first, context) + 1
+    return np.ceil(np.linspace(first, context, rows + 1)[1:]).astype(np.int64)
+
+
 @register("behaviour")
 class Behaviour(Statistic):
     """Attention rows of some queries of every document, exactly as the model computes them (docs/method.md §10)."""
@@ -165,7 +173,8 @@ class BehaviourAccumulator:
     def _plans(self, documents: Sequence[int], tokens: "torch.Tensor") -> list[RowPlan]:
         own, scope = self._statistic, self._scope
         rows = [query_positions(scope.seed, one, scope.context, own.rows, own.start) for one in documents]
-        return RowPlan.of([one[one >= scope.skip_first] for one in rows], tokens, len(self._heads.heads))
+        ends = query_ends(scope.context, own.rows, own.start)
+        return RowPlan.of([one[one >= scope.skip_first] for one in rows], ends, tokens, len(self._heads.heads))
 
     def sums(self) -> Sums:
         """Numbers of queries and keys, and per query head what is added up over queries."""

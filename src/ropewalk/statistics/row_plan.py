@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 BLOCK_SCORES = 1 << 19
 """Scores of all heads that are worked on at once, as far as one query has no more."""
+SPLIT = 2
+"""A document has no more than this part of a block: its queries in more blocks see more alike numbers of keys."""
 NEAR, STRIDE = 256, 64
 """From this distance on every edge of a bin is a multiple of the stride, whose sums are taken first; those of octaves
 are from one stride on.
@@ -39,8 +41,8 @@ class Visible:
     hidden [documents, heads, rows, distances] makes scores as small as can be where there is no key, 0 elsewhere (NaN
     for a query that sees nothing); scored alike 1 for the keys whose scores count, else 0; counts [..., rows, bins] how
     many these are, by_octave [..., rows, octaves] alike, in float64; totals [documents, ...] are `OF_QUERIES` and
-    counts summed. Of the variance of scores: freedom [..., rows] is (keys - 1) / (keys - octaves), where there are `several`
-    octaves and more keys than octaves.
+    counts summed. Of the variance of scores: freedom [..., rows] is (keys - 1) / (keys - octaves), where there are
+    `several` octaves and more keys than octaves.
     """
 
     hidden: "torch.Tensor"
@@ -90,8 +92,12 @@ class RowPlan:
     blocks: Sequence[RowBlock]
 
     @classmethod
-    def of(cls, rows: Sequence[NDArray[np.int64]], tokens: "torch.Tensor", heads: int = 1) -> list["RowPlan"]:
+    def of(
+        cls, rows: Sequence[NDArray[np.int64]], ends: NDArray[np.int64], tokens: "torch.Tensor", heads: int = 1
+    ) -> list["RowPlan"]:
         """Queries at positions `rows` (an array for each document) of documents with these tokens [documents, context].
+
+        `ends` [rows] is beyond the position of each query in any document; a document may lack the first of them.
 
         `heads` share the memory. Neighbours with equally many queries are taken together as far as one block has room
         for all of them. How wide a block is does not depend on that, or the last digits of its sums would.
@@ -99,15 +105,13 @@ class RowPlan:
         plans, start, context = [], 0, tokens.shape[1]
         for size, same in groupby(rows, len):
             positions = np.stack(list(same))
-            count = min(-(-size * context * heads // BLOCK_SCORES), size)
-            together = max(1, BLOCK_SCORES // max(1, size * context * heads))
+            count = min(-(-size * context * heads * SPLIT // BLOCK_SCORES), size)
+            numbers = np.array_split(np.arange(size), count) if count else []
+            together = max(1, BLOCK_SCORES // max(1, max(map(len, numbers), default=0) * context * heads))
             for some in np.split(positions, range(together, len(positions), together)):
                 documents = slice(start, start + len(some))
-                parts = np.array_split(some, count, axis=1) if count else []
-                seen = [int(part.max()) + 1 for part in parts] if count > 1 else [context]
-                plans.append(
-                    cls(documents, [_block(*one, tokens[documents]) for one in zip(parts, seen, strict=False)])
-                )
+                blocks = [_block(some[:, own], int(ends[own[-1] - size]), tokens[documents]) for own in numbers]
+                plans.append(cls(documents, blocks))
                 start = documents.stop
         return plans
 

@@ -196,7 +196,8 @@ def _aligned(mask: "torch.Tensor", index: int, rows: _Rows) -> "torch.Tensor":
 
 def _explained(scores: "torch.Tensor", seen: Visible, block: RowBlock) -> "torch.Tensor":
     """[documents, heads, 2] how much of the variance of a query's scores the octave of the distance explains, and
-    whether that can be said, summed over queries; scores [documents, heads, rows, distances] are 0 where they do not count.
+    whether that can be said, summed over queries; scores [documents, heads, rows, distances] are 0 where they do not
+    count.
     """
     import torch
 
