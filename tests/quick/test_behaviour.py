@@ -14,7 +14,7 @@ from ropewalk.models.layout import AttentionLayer
 from ropewalk.models.tap import Call, tap
 from ropewalk.statistics import row_plan
 from ropewalk.statistics.base import LayerHeads, Observation, Readout, Scope, layers_of
-from ropewalk.statistics.behaviour import Behaviour, query_positions
+from ropewalk.statistics.behaviour import Behaviour, query_ends, query_positions
 
 CONTEXT, DOCUMENTS, SHARDS = 64, 8, 4
 
@@ -174,6 +174,7 @@ def test_positions_of_queries() -> None:
         # One from each even piece.
         assert ((one - 128) // 28 == np.arange(32)).all()
     assert any((one != found[0]).any() for one in found)
+    assert (np.stack(found) < query_ends(1024, 32, 0.125)).all()
     np.testing.assert_array_equal(found[7], query_positions(0, 7, 1024, 32, 0.125))
     assert query_positions(0, 0, 16, 32, 0.125).tolist() == list(range(2, 16))
 
@@ -290,10 +291,77 @@ def test_documents_of_a_few_tokens_have_masses_and_no_scores(context: int) -> No
 def test_long_documents_are_worked_on_in_blocks() -> None:
     """At 32,768 tokens the scores of all sampled queries would be 134 MB for 32 heads; a block has a few MB."""
     context, heads = 32768, 32
-    plan = row_plan.RowPlan.of(
-        query_positions(0, 0, context, 32, 0.125), torch.zeros(context, dtype=torch.int64), heads
-    )
-    assert sum(len(block.rows) for block in plan.blocks) == 32
-    for block in plan.blocks:
-        assert len(block.rows) == 1 or heads * block.position.numel() <= row_plan.BLOCK_SCORES
-        assert block.position.shape[1] >= int(block.rows.max()) + 1
+    rows = [query_positions(0, document, context, 32, 0.125) for document in range(2)]
+    plans = row_plan.RowPlan.of(rows, query_ends(context, 32, 0.125), torch.zeros(2, context, dtype=torch.int64), heads)
+    assert [plan.documents for plan in plans] == [slice(0, 1), slice(1, 2)]
+    for plan in plans:
+        assert sum(block.rows.numel() for block in plan.blocks) == 32
+        for block in plan.blocks:
+            assert block.rows.numel() == 1 or heads * block.position.numel() <= row_plan.BLOCK_SCORES
+            assert block.position.shape[2] >= int(block.rows.max()) + 1
+
+
+@pytest.mark.parametrize(
+    ("context", "heads", "together"), [(256, 8, [5]), (1024, 8, [2, 2, 1]), (2048, 8, [2, 2, 1]), (65536, 8, [1] * 5)]
+)
+def test_documents_are_taken_together_as_far_as_they_fit(context: int, heads: int, together: list[int]) -> None:
+    rows = [query_positions(0, document, context, 32, 0.125) for document in range(5)]
+    plans = row_plan.RowPlan.of(rows, query_ends(context, 32, 0.125), torch.zeros(5, context, dtype=torch.int64), heads)
+    assert [plan.documents.stop - plan.documents.start for plan in plans] == together
+    for plan in plans:
+        own = np.concatenate([block.rows.numpy() for block in plan.blocks], axis=1)
+        np.testing.assert_array_equal(own, rows[plan.documents])
+        assert all(heads * block.position.numel() <= row_plan.BLOCK_SCORES for block in plan.blocks)
+
+
+def hiding(documents: int, heads: int, context: int) -> torch.Tensor:
+    """A causal mask that hides a fifth of the earlier keys, others of every document and head."""
+    generator = torch.Generator().manual_seed(1)
+    shown = torch.rand(documents, heads, 1, context, generator=generator) > 0.2
+    return (shown | torch.eye(context, dtype=torch.bool)) & torch.ones(context, context, dtype=torch.bool).tril()
+
+
+def biased(documents: int, heads: int, context: int) -> torch.Tensor:
+    """An added mask that shifts the scores of all documents but the first."""
+    shift = torch.randn(documents, heads, context, context, generator=torch.Generator().manual_seed(2))
+    shift[0] = 0
+    later = torch.ones(context, context, dtype=torch.bool).triu(1)
+    return shift.masked_fill(later, torch.finfo(torch.float32).min)
+
+
+@pytest.mark.parametrize("mask", [None, hiding, biased])
+@pytest.mark.parametrize("options", [{}, {"softcap": 3.0}, {"s_aux": torch.tensor([0.7, 3.0, -1.0, 1.0])}])
+@pytest.mark.parametrize("skip_first", [0, 30])
+def test_documents_together_have_the_sums_of_one_after_the_other(
+    mask: Callable[[int, int, int], torch.Tensor] | None, options: dict[str, Any], skip_first: int
+) -> None:
+    documents, context, d = 5, 150, 8
+    generator = torch.Generator().manual_seed(0)
+    q, k = (2 * torch.randn(documents, count, context, d, generator=generator) for count in (4, 2))
+    ids = torch.randint(0, 20, (documents, context), generator=generator)
+    heads = LayerHeads(AttentionLayer(0, 0, 4, 2, d, 0.0, None), (0, 2, 3), (0, 1))
+    scope = Scope(context=context, documents=documents, bucket_size=4, skip_first=skip_first)
+    shown = None if mask is None else mask(documents, 4, context)
+
+    def summed(batches: list[list[int]]) -> Any:
+        accumulator = Behaviour().accumulator(heads, scope)
+        for batch in batches:
+            own = options if shown is None else {**options, "attention_mask": shown[batch]}
+            call = Call(torch.nn.Identity(), q[batch], k[batch], k[batch], own)
+            accumulator.update(
+                Observation(heads, q[batch], k[batch], torch.arange(context), ids[batch], batch, call, ids[batch])
+            )
+        return accumulator.sums()
+
+    # Documents of which some have a query less are not all taken together.
+    counts = {int((query_positions(0, one, context, 32, 0.125) >= skip_first).sum()) for one in range(documents)}
+    assert (len(counts) > 1) == (skip_first > 0)
+    alone = summed([[one] for one in range(documents)])
+    for together in ([[0, 1, 2, 3, 4]], [[0, 1], [2, 3, 4]]):
+        found = summed(together)
+        assert set(found) == set(alone)
+        for name, expected in alone.items():
+            np.testing.assert_array_equal(found[name], expected, err_msg=name)
+    # Of other documents they are others.
+    other = summed([[4, 1, 2, 3, 3]])
+    assert not np.allclose(other["q.effective"], alone["q.effective"], rtol=1e-4)

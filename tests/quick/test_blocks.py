@@ -83,7 +83,7 @@ def test_every_distance_is_in_its_bin(context: int) -> None:
     values = torch.nn.functional.pad(torch.arange(1.0, context + 1, dtype=torch.float64), (0, width - context)).float()
     edges = distance_edges(context)
     expected = [np.arange(first + 1, last + 1).sum() for first, last in pairwise(edges)]
-    np.testing.assert_allclose(bins.sums(values[None])[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(bins.sums(values[None, None])[0, 0], expected, rtol=1e-6)
 
 
 def test_turns_are_means_over_distances() -> None:

@@ -39,6 +39,14 @@ def query_positions(seed: int, document: int, context: int, rows: int, start: fl
     return np.floor(borders[:-1] + generator.random(rows) * np.diff(borders)).astype(np.int64)
 
 
+def query_ends(context: int, rows: int, start: float) -> NDArray[np.int64]:
+    """What lies beyond each of the positions of `query_positions`, whatever the document."""
+    first = min(int(np.ceil(start * context)), context - 1)
+    if rows >= context - first:
+        return np.arange(first, context) + 1
+    return np.ceil(np.linspace(first, context, rows + 1)[1:]).astype(np.int64)
+
+
 @register("behaviour")
 class Behaviour(Statistic):
     """Attention rows of some queries of every document, exactly as the model computes them (docs/method.md §10)."""
@@ -152,20 +160,21 @@ class BehaviourAccumulator:
         device = seen.query.device
         kept = (self._statistic.name, device)
         if kept not in seen.shared:
-            tokens = seen.whole_token_ids.to(device)
-            seen.shared[kept] = [self._plan(*one) for one in zip(seen.documents, tokens, strict=True)]
-        for number, plan in enumerate(seen.shared[kept]):
+            seen.shared[kept] = self._plans(seen.documents, seen.whole_token_ids.to(device))
+        for plan in seen.shared[kept]:
             for group, heads in enumerate(self._groups):
-                for parts in reduce_rows(seen.call, number, plan, heads):
-                    before = self._totals[group]
-                    pairs = zip(before, parts, strict=True)
-                    self._totals[group] = [total + part for total, part in pairs] if before else list(parts)
+                for of_heads, of_queries in reduce_rows(seen, plan, heads):
+                    for parts in zip(of_heads, of_queries, strict=True):
+                        before = self._totals[group]
+                        pairs = zip(before, parts, strict=True)
+                        self._totals[group] = [total + part for total, part in pairs] if before else list(parts)
         self._sink = sinks_of(seen.call.module, seen.call.options) is not None
 
-    def _plan(self, document: int, tokens: "torch.Tensor") -> RowPlan:
+    def _plans(self, documents: Sequence[int], tokens: "torch.Tensor") -> list[RowPlan]:
         own, scope = self._statistic, self._scope
-        rows = query_positions(scope.seed, document, scope.context, own.rows, own.start)
-        return RowPlan.of(rows[rows >= scope.skip_first], tokens, len(self._heads.heads))
+        rows = [query_positions(scope.seed, one, scope.context, own.rows, own.start) for one in documents]
+        ends = query_ends(scope.context, own.rows, own.start)
+        return RowPlan.of([one[one >= scope.skip_first] for one in rows], ends, tokens, len(self._heads.heads))
 
     def sums(self) -> Sums:
         """Numbers of queries and keys, and per query head what is added up over queries."""
