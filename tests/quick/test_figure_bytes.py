@@ -2,7 +2,6 @@
 
 import gc
 import io
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -14,8 +13,7 @@ from PIL import Image
 from helpers.figures import draw
 from helpers.tables import synthetic
 from ropewalk.figures import embedding, gallery
-from ropewalk.figures.style import FONT, lay_out, page, png, png_and_pdf, style
-from ropewalk.figures.ticks import METHODS, steady_ticks
+from ropewalk.figures.style import FONT, page, png, png_and_pdf, style
 from ropewalk.summary.view import View
 
 
@@ -45,13 +43,12 @@ def test_files_are_the_same_whatever_was_drawn_before():
 
 
 @pytest.mark.parametrize("name", ["position_signal", "depth_heatmap_r_q"])
-def test_the_picture_is_that_of_matplotlib(name, monkeypatch):
+def test_the_picture_is_that_of_matplotlib(name):
     table = synthetic(4, heads=40)
     with Image.open(io.BytesIO(png(draw(name, table)))) as picture:
         assert picture.mode == "RGB"
         shown, dots = np.asarray(picture), picture.info["dpi"]
     assert dots == pytest.approx((300, 300), abs=0.01)
-    monkeypatch.setattr("ropewalk.figures.style.steady_ticks", nullcontext)
     plain = draw(name, table)
     with style():
         plain.set_dpi(300)
@@ -68,33 +65,6 @@ def test_a_page_that_is_seen_through_stays_so():
     with Image.open(io.BytesIO(png(figure))) as picture:
         assert picture.mode == "RGBA"
         assert picture.getchannel("A").getextrema() == (0, 255)
-
-
-def test_ticks_are_found_again_where_a_panel_or_its_limits_change():
-    figure = page(4, 3)
-    ax = figure.add_subplot()
-    ax.set_xlim(0, 1)
-    with steady_ticks(figure):
-        ticks = ax.xaxis._update_ticks()
-        assert ax.xaxis._update_ticks() is ticks
-        with steady_ticks(figure):
-            assert ax.xaxis._update_ticks() is ticks
-        assert ax.xaxis._update_ticks() is ticks
-        ax.set_xlim(0, 50)
-        assert ax.xaxis._update_ticks()[-1].get_loc() == 50
-        few = len(ax.xaxis._update_ticks())
-        ax.set_position((0.1, 0.1, 0.1, 0.8))
-        assert len(ax.xaxis._update_ticks()) < few
-    assert not any(name in vars(axis) for axis in (ax.xaxis, ax.yaxis) for name in METHODS)
-
-
-def test_ticks_are_as_matplotlib_has_them_after_a_layout_that_fails(monkeypatch):
-    figure = page(4, 3)
-    ax = figure.add_subplot()
-    monkeypatch.setattr(figure.get_layout_engine(), "execute", lambda _: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        lay_out(figure)
-    assert not any(name in vars(ax.xaxis) for name in METHODS)
 
 
 @pytest.mark.parametrize("enabled", [True, False])
