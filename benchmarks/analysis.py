@@ -15,7 +15,7 @@ Then all tables from all statistics, with up to 2,048 kept vectors a head and ki
 
 import argparse
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from ropewalk.models.layout import AttentionLayer, Head, Layout
 from ropewalk.record import write_record
 from ropewalk.results import analyze
 from ropewalk.seals import is_intact
+from ropewalk.statistics.arrays import Checked
 from ropewalk.statistics.base import FIRST, LayerHeads, Scope, layers_of
 from ropewalk.statistics.moments import moment_sums
 from ropewalk.statistics.packing import unpack
@@ -225,8 +226,8 @@ def pooled_axis(results: Path, work_on: Callable[..., list[pd.DataFrame]] = work
     write_csv(results / "pooled.csv", pd.concat(tables))
 
 
-STEPS = {
-    "reading and checking shards": (StoredCapture.parts,),
+STEPS: Mapping[str, Sequence[Callable[..., Any]]] = {
+    "reading and checking shards": (StoredCapture.parts, Checked.__getitem__),
     "merging, and leaving out each shard": (Side.of, Side.__getitem__),
     "the decomposition": (eigenbasis,),
     "components without each shard": (follow,),

@@ -111,11 +111,12 @@ def capture_section(kept: Kept) -> Iterator[str]:
     yield "### Moments beside each peer"
     headers = ("", "documents", "of its time", "of its memory", "of its bytes on disk")
     yield rows(headers, list(compared(kept["documents"])))
-    sums = first["moments"]["written"] / 1e6
+    # Scatters are symmetric: a capture holds one half of each, a shard has both.
+    sums = first["moments"]["written"] / 2e6
     passing = min(megabytes(first[key]).least for key in ("plain", "kept"))
     yield (
-        f"Moments hold the sums of all heads, {sums:.0f} MB, from the first layer until they are written, beside what "
-        f"the pass itself holds, which is {passing:.0f} MB at the least and as much more as the allocator leaves holes "
+        f"Moments hold the sums of all heads, some {sums:.0f} MB, from the first layer until they are written, beside "
+        f"what the pass itself holds, which is {passing:.0f} MB at the least and as much more as the allocator leaves holes "
         f"between activations: their limit is {sums + passing:.0f} MB. A dump holds the vectors of one layer at a "
         "time, and leaves more on disk with each document. nnsight ends the pass as early and keeps vectors as "
         "they are, in memory: it has nothing to add up."
@@ -224,8 +225,8 @@ def scale_section(kept: Kept) -> Iterator[str]:
             f"{count(round(whole['hours']), 'hour')} at {whole['used']:.0%} of an H100's stated bfloat16 speed. "
             f"Moments add {extra:.1%} to the operations. Results take {size(whole['disk'])} of disk; dumping all "
             f"vectors in half precision would take {size(whole['dump'])}, the published sample of 16 positions of each "
-            f"document {size(whole['sampled'])}. Beside the model, sums of a shard take {size(whole['held'])} of "
-            f"memory, the vectors of one document up to {size(whole['vectors'])}."
+            f"document {size(whole['sampled'])}. Beside the model, sums of a shard take at most {size(whole['held'])} "
+            f"of memory, the vectors of one document up to {size(whole['vectors'])}."
         )
 
 
