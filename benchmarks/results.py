@@ -117,8 +117,8 @@ def capture_section(kept: Kept) -> Iterator[str]:
     yield (
         f"Moments hold the sums of all heads, some {sums:.0f} MB, from the first layer until they are written, beside "
         f"what the pass itself holds, which is {passing:.0f} MB at the least and as much more as the allocator leaves "
-        f"holes between activations: their limit is {sums + passing:.0f} MB. A dump holds the vectors of one layer at a "
-        "time, and leaves more on disk with each document. nnsight ends the pass as early and keeps vectors as "
+        f"holes between activations: their limit is {sums + passing:.0f} MB. A dump holds the vectors of one layer at "
+        "a time, and leaves more on disk with each document. nnsight ends the pass as early and keeps vectors as "
         "they are, in memory: it has nothing to add up."
     )
     yield "What is there afterwards:"
