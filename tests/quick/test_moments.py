@@ -120,6 +120,22 @@ def test_accumulated_equals_whole_batch(dtype: torch.dtype, offset: float) -> No
     assert_close(accumulator.result(), Moments.of(exact, np.tile(np.arange(64.0), 3)), 1e-9)
 
 
+@pytest.mark.parametrize("d", [1, 20, 21, 22, 45, 64])
+def test_any_number_of_dimensions_and_documents_gives_what_a_whole_batch_gives(d: int) -> None:
+    """Whatever a block is filled up with, and however many short documents it holds."""
+    x = np.stack([vectors(2, 30, d, seed) for seed in range(5)])
+    t = np.arange(30.0)
+    whole = merge_all([Moments.of(one, t) for one in x])
+    for batch in (1, 2, 5):
+        stream = MomentStream([4], (2, d))
+        for start in range(0, 5, batch):
+            stream.update(torch.from_numpy(x[start : start + batch]), torch.arange(30))
+        assert_close(stream.result(), whole, 1e-11)
+        assert_close(stream.leading(4), merge_all([Moments.of(one[:, :4], t[:4]) for one in x]), 1e-11)
+        scatter = stream.result().sxx
+        np.testing.assert_array_equal(scatter, scatter.transpose(0, 2, 1))
+
+
 def test_naive_float32_sums_would_fail_where_the_accumulator_does_not() -> None:
     """Negative control: raw float32 second moments of the same vectors lose the variance altogether."""
     x = (100 + 0.01 * torch.randn(1, 1, 5000, 4)).float()
