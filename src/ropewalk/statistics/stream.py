@@ -153,7 +153,7 @@ class MomentStream:
             n=n * ones,
             mean=shift + mean,
             t_mean=(float(kept.t_shift) + t_mean) * ones,
-            sxx=sums - n * mean[:, :, None] * mean[:, None, :],
+            sxx=sums - n * (mean[:, :, None] * mean[:, None, :]),
             sxt=first[:, 1] - n * mean * t_mean,
             stt=(t_sums[1] - n * t_mean**2) * ones,
         )
