@@ -225,17 +225,17 @@ def test_no_space_left_is_one_sentence_and_leaves_nothing_half_written(
     study_data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = parse_study(study_data)
-    written = []
-    real = Path.write_bytes
+    real = Path.open
 
-    def full_disk(path: Path, data: bytes) -> int:
-        if ".shard-0001" in path.name:
-            real(path, data[:100])
+    def full_disk(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        file = real(path, mode, *arguments, **options)
+        if ".shard-0001" in path.name and "w" in mode:
+            with file:
+                file.write(b"as much as there was room for")
             raise OSError(28, "No space left on device")
-        written.append(path)
-        return real(path, data)
+        return file
 
-    monkeypatch.setattr(Path, "write_bytes", full_disk)
+    monkeypatch.setattr(Path, "open", full_disk)
     with pytest.raises(
         RopewalkError,
         match=r"no space left for .*shard-0001.safetensors: free some space and run the same command again",

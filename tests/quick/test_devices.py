@@ -1,5 +1,6 @@
 """Devices: what cannot be run here is pretended, and the command that tries a device of the user's runs whole."""
 
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -135,8 +136,8 @@ def test_what_goes_with_a_device_is_said(arguments: list[str], message: str, run
 
 def test_products_in_float32_pass_and_rounded_ones_fail(source: ModelSource, monkeypatch: pytest.MonkeyPatch) -> None:
     class Rounded(Products):
-        def add(self, segment: int, left: torch.Tensor, right: torch.Tensor) -> None:
-            super().add(segment, left.bfloat16().to(left.dtype), right.bfloat16().to(right.dtype))
+        def add(self, segment: int, blocks: Iterable[torch.Tensor]) -> None:
+            super().add(segment, (block.bfloat16().to(block.dtype) for block in blocks))
 
     monkeypatch.setattr(stream, "products_in", lambda _: torch.float32)
     assert all(one.passed for one in islice(examine_device("cpu", source), 3))
