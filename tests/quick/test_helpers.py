@@ -45,7 +45,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list["subprocess.Popen[bytes]"]:
     class Noted(subprocess.Popen):
         def __init__(self, *arguments, **options):
             super().__init__(*arguments, **options)
-            known.append(self)
+            # Libraries start processes too, as to ask for the paths of others.
+            if self.args[0] == sys.executable:
+                known.append(self)
 
     monkeypatch.setattr(helpers.subprocess, "Popen", Noted)
     return known
