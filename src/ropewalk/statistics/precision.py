@@ -20,8 +20,8 @@ times as long."""
 WEIGHTS = 3
 """What each vector is multiplied with beside itself: 1, its position, and how far a shuffle takes it from there."""
 COLUMNS = 24
-"""Blocks are filled up with zeros to a multiple of so many columns, as MKL multiplies them: 72 take it a quarter less
-time than 64 and 3 apart."""
+"""Blocks have a multiple of so many columns, as MKL multiplies them, the last of which nobody looks at: 72 take it a
+quarter less time than 64 and 3 apart."""
 
 
 def products_in(device: "torch.device") -> "torch.dtype":
