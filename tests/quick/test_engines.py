@@ -6,6 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ import yaml
 from helpers.command import Run
 from helpers.workers import captured
 from ropewalk.capture import working as notes
-from ropewalk.capture.account import Account
+from ropewalk.capture.account import Account, InOneProcess
 from ropewalk.capture.plan import Cost
 from ropewalk.capture.run import capture_study
 from ropewalk.capture.work import Bench, Order, Piece
@@ -28,7 +29,7 @@ from ropewalk.engines.hand import Hand
 from ropewalk.engines.needs import memory_of, minutes_of
 from ropewalk.engines.schedule import ATTEMPTS, Schedule, Task
 from ropewalk.errors import IncompleteError, RopewalkError
-from ropewalk.files import CannotWriteError
+from ropewalk.files import CannotWriteError, atomic_path
 from ropewalk.placement import Placement
 from ropewalk.status import study_status
 from ropewalk.study import Capture
@@ -168,6 +169,30 @@ def test_workers_that_are_lost_at_random_leave_the_same_bytes(
     assert set(crew.computed.values()) == {1}
     assert captured(study.folder) == whole
     assert not (study.folder / notes.WORKING).exists()
+
+
+def test_what_killed_workers_were_writing_does_not_stay(
+    study_data: dict[str, Any], whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    study = parse_study(study_data)
+    folder = study.folder / "captures" / "first"
+    writing = SimpleNamespace()
+
+    class Killed(InOneProcess):
+        """One worker was killed while it wrote, as the lock tells that is gone; another writes on."""
+
+        def run(self, account: Account) -> None:
+            super().run(account)
+            (folder / ".shard-0001.safetensors.killed.ropewalk-tmp").write_text("half")
+            writing.end = ExitStack()
+            writing.path = writing.end.enter_context(atomic_path(folder / "shard-0002.safetensors"))
+            assert len(captured(study.folder)) == len(whole) + 2
+
+    capture_study(study, engine=Killed())
+    with writing.end:
+        assert set(captured(study.folder)) - set(whole) == {str(writing.path.relative_to(study.folder))}
+        writing.path.write_bytes(whole["captures/first/shard-0002.safetensors"])
+    assert captured(study.folder) == whole
 
 
 def test_a_shard_that_always_fails_is_named_and_the_rest_is_finished(

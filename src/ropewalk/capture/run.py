@@ -14,7 +14,7 @@ from ropewalk.capture.vectors import SourceJob, prepare_sources, run_source
 from ropewalk.capture.work import Bench
 from ropewalk.capture.working import clear_notes, working
 from ropewalk.errors import RopewalkError
-from ropewalk.files import check_writable
+from ropewalk.files import check_writable, clear_leftovers
 from ropewalk.models.hub import without_bars
 from ropewalk.ownership import check_owner
 from ropewalk.progress import logger
@@ -130,6 +130,8 @@ def _compute(
         account = Account(study, jobs, orders, wanted, note, downloads)
         with account.progress:
             engine.run(account)
+    # Of workers that were killed while they wrote a shard, which others have written since.
+    clear_leftovers(study.folder)
     return account
 
 
