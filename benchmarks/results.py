@@ -241,6 +241,8 @@ def start_section(kept: Kept) -> Iterator[str]:
         f"plain forward pass of its {kept['tokens']:,} tokens by {count(kept['workers'], 'process')}: {passes:.1f} s, "
         f"{passes / demo:.0%} of it."
     )
+    shares = ", ".join(f"{step} {share:.0%}" for step, share in kept["steps"].items())
+    yield f"Of the time of its capture, by a profiler over one shard of each checkpoint: {shares}."
 
 
 @style()

@@ -1,21 +1,23 @@
 """What a user waits for: help, the import, the first line of a run, and the whole built-in study.
 
-Commands take turns in processes of their own, beside a Python that does nothing.
+Commands take turns in processes of their own, beside a Python that does nothing. Of the study's capture, a profile.
 
     python benchmarks/start.py [--rounds 5] [--demos 5]
 """
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from measuring import Series, alternate, keep, seconds
+from measuring import Series, alternate, keep, seconds, shares
 from ropewalk.cli.study import MOST_WORKERS
 from ropewalk.demo import demo_study
 from ropewalk.study import Capture
@@ -108,16 +110,66 @@ def run_passes(part: int) -> None:
     print(taken)
 
 
+def run_profile() -> None:
+    """Capture a shard of each checkpoint in one thread, as a worker does; print the shares of what that consists of."""
+    import numpy as np
+    import torch
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    from ropewalk.allocator import keep_freed
+    from ropewalk.capture.collector import Collection, collect
+    from ropewalk.models.loading import load_model
+    from ropewalk.models.probe import read_layout
+    from ropewalk.models.rotary import with_rotary
+    from ropewalk.statistics.base import Scope
+    from ropewalk.statistics.behaviour import BehaviourAccumulator
+    from ropewalk.statistics.frame import FrameAccumulator
+    from ropewalk.statistics.moments import MomentAccumulator
+    from ropewalk.statistics.profile import ProfileAccumulator
+    from ropewalk.statistics.registry import build
+    from ropewalk.statistics.sample import SampleAccumulator
+
+    keep_freed()
+    torch.set_num_threads(1)
+    study, generator = demo_study(), np.random.default_rng(0)
+    shards = []
+    for checkpoint in study.checkpoints:
+        model, context = load_model(checkpoint), checkpoint.context
+        layout = with_rotary(model, read_layout(model), context)
+        scope = Scope(context=context, documents=DOCUMENTS, bucket_size=context // 16)
+        collection = Collection(layout, layout.heads(), tuple(build(study.capture.statistics)), scope)
+        tokens = generator.integers(0, 2000, (DOCUMENTS // study.capture.shards, context)).astype(np.int32)
+        batch = max(1, study.capture.batch_tokens // context)
+        shards.append(partial(collect, model, collection, tokens, batch=batch))
+    shards[0]()
+    steps = {
+        "the model's attention": (sdpa_attention_forward,),
+        "its linear layers": (torch.nn.Linear.forward,),
+        "moments": (MomentAccumulator.update,),
+        "frame": (FrameAccumulator.update,),
+        "profile": (ProfileAccumulator.update,),
+        "behaviour": (BehaviourAccumulator.update,),
+        "a sample of vectors": (SampleAccumulator.update,),
+    }
+    print(json.dumps(shares(lambda: [shard() for shard in shards], steps)))
+
+
 def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--demos", type=int, default=5, help="runs of the built-in study")
     parser.add_argument("--passes", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--profile", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.passes is not None:
         run_passes(options.passes)
         return
+    if options.profile:
+        run_profile()
+        return
+    profile = subprocess.run([sys.executable, __file__, "--profile"], check=True, stdout=subprocess.PIPE, text=True)
+    steps: dict[str, float] = json.loads(profile.stdout)
     found = alternate(
         {
             "python -c pass": running(sys.executable, "-c", "pass"),
@@ -135,8 +187,9 @@ def main() -> None:
     for name, values in found.items():
         series = Series(tuple(values))
         print(f"  {name:<26} {series.median:7.2f} s  ({series.least:.2f} to {series.most:.2f})")
+    print("of its capture, by a profiler: " + ", ".join(f"{step} {share:.1%}" for step, share in steps.items()))
     tokens = sum(DOCUMENTS * one.context for one in demo_study().checkpoints)
-    keep("start", {"seconds": found, "workers": WORKERS, "tokens": tokens})
+    keep("start", {"seconds": found, "workers": WORKERS, "tokens": tokens, "steps": steps})
 
 
 if __name__ == "__main__":

@@ -219,3 +219,14 @@ def test_whenever_a_command_is_stopped_nothing_outlives_it(
         assert said.endswith("ropewalk: stopped; the same command goes on where it was\n")
         assert "Traceback" not in said
     assert gone(command.pid)
+
+
+@pytest.mark.parametrize(("modules", "is_short"), [(ahead.NEEDED, "True"), (["ropewalk.engines.worker"], "False")])
+def test_the_process_that_workers_are_forked_from_ends_without_a_search(modules: list[str], is_short: str) -> None:
+    """Who reads a command's output to its end waits for it too; what workers need has no short end by itself."""
+    # What is registered first is called last.
+    code = "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 0)); "
+    ended = subprocess.run(
+        [sys.executable, "-c", code + f"import {', '.join(modules)}"], capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stdout.strip()) == (0, is_short)

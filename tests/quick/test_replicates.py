@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from ropewalk.geometry.axes import Components, Grouped, Signal, components, signal
+from ropewalk.geometry.axes import Components, Signal, components, signal
+from ropewalk.geometry.groups import Grouped
 from ropewalk.geometry.jackknife import MIXED, critical, jackknife_error
 from ropewalk.geometry.moments import Floats, Moments, merge_all
 from ropewalk.geometry.pca import PCA, combined_pca, eigenbasis, pooled_scatter
@@ -100,7 +101,7 @@ def test_without_corrections_the_errors_would_be_wrong(monkeypatch: pytest.Monke
     """Negative control: the comparison above can tell good replicates from those within the leading span alone."""
     q, k = grouped(documents(64, 8, "j^-0.5"))
     monkeypatch.setattr("ropewalk.geometry.jackknife.GUARD", 4)
-    monkeypatch.setattr("ropewalk.geometry.jackknife.WIDER", -COUNT)
+    monkeypatch.setattr("ropewalk.geometry.jackknife._Replicates.lacking", lambda _, residual, values: 0 * residual)
     found, along = followed(q, k)
     error_q, _, overlap = by_full_decompositions(q, k, found.directions.whole)
     assert np.abs(jackknife_error(along.r_q_rest) / error_q - 1)[overlap > MIXED].max() > 0.2

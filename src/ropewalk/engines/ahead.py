@@ -11,8 +11,8 @@ from typing import Any
 
 from ropewalk.placement import Placement
 
-NEEDED = ["ropewalk.engines.worker"]
-"""Modules that workers need, and with them all that these import, torch and transformers among it."""
+NEEDED = ["ropewalk.engines.server"]
+"""What imports all that workers need, torch and transformers among it."""
 READ_EARLY = ("OMP_", "MKL_", "OPENBLAS_", "TORCH_", "TRANSFORMERS_", "HF_")
 """How variables begin that libraries read when they are imported."""
 

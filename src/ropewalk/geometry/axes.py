@@ -4,15 +4,14 @@ Everything comes twice: of all documents, and with each group of them left out (
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ropewalk.geometry.jackknife import follow
-from ropewalk.geometry.moments import Floats, Moments, merge_all, without_each
+from ropewalk.geometry.groups import Grouped
+from ropewalk.geometry.jackknife import Followed, follow, span
+from ropewalk.geometry.moments import Floats, trace
 from ropewalk.geometry.pca import (
     centred_scatter,
     correlation,
@@ -33,87 +32,15 @@ AXES: Mapping[str, str] = {"pooled": "", "centred": "_centred", "drift": "_drift
 
 
 @dataclass(frozen=True)
-class Side:
-    """Moments of the queries or of the keys of a stack of heads, `whole` of all groups of documents; `rest` holds the
-    heads without the first group, then those without the second, and so on, and is None for a single group.
-    """
-
-    groups: int
-    whole: Moments
-    rest: Moments | None
-
-    @classmethod
-    def of(cls, parts: Sequence[Moments]) -> "Side":
-        """From the moments of each group."""
-        whole = merge_all(parts)
-        return cls(len(parts), whole, without_each(whole, parts) if len(parts) > 1 else None)
-
-    def __getitem__(self, heads: NDArray[np.integer]) -> "Side":
-        index = (np.arange(self.groups)[:, None] * len(self.whole) + heads).ravel()
-        return Side(self.groups, self.whole[heads], None if self.rest is None else self.rest[index])
-
-
-@dataclass(frozen=True)
-class Grouped:
-    """Moments of the queries q and keys k of a stack of heads: of all groups of documents, and without each of them.
-
-    `q_rest` and `k_rest` hold the heads without the first group, then those without the second, and so on; they are
-    None for a single group.
-    """
-
-    groups: int
-    q: Moments
-    k: Moments
-    q_rest: Moments | None = None
-    k_rest: Moments | None = None
-
-    @classmethod
-    def of(cls, q: Sequence[Moments], k: Sequence[Moments]) -> "Grouped":
-        """From the moments of each group."""
-        return cls.pair(Side.of(q), Side.of(k))
-
-    @classmethod
-    def pair(cls, q: Side, k: Side) -> "Grouped":
-        """From both sides."""
-        return cls(q.groups, q.whole, k.whole, q.rest, k.rest)
-
-    def relabelled(self, q: Sequence[Floats], k: Sequence[Floats]) -> "Grouped":
-        """The same vectors with other position labels: q, k [heads, d] per group are Σ x (t' - t) of the new ones."""
-        return Grouped(
-            self.groups,
-            _relabelled(self.q, np.sum(q, axis=0)),
-            _relabelled(self.k, np.sum(k, axis=0)),
-            None if self.q_rest is None else _relabelled(self.q_rest, _without_each(q)),
-            None if self.k_rest is None else _relabelled(self.k_rest, _without_each(k)),
-        )
-
-    @cached_property
-    def scatter_rest(self) -> Floats:
-        """Scatters [groups, heads, d, d] of queries about their mean and keys about theirs, without each group."""
-        assert self.q_rest is not None, "a single group has no replicates"
-        assert self.k_rest is not None, "a single group has no replicates"
-        return self.split(centred_scatter(self.q_rest, self.k_rest))
-
-    def split(self, values: Floats) -> Floats:
-        """[groups, heads, ...] from what is known of the heads without each group."""
-        return values.reshape(self.groups, -1, *values.shape[1:])
-
-
-def _relabelled(moments: Moments, difference: Floats) -> Moments:
-    return replace(moments, sxt=moments.sxt + difference)
-
-
-def _without_each(parts: Sequence[Floats]) -> Floats:
-    total = np.sum(parts, axis=0)
-    return np.concatenate([total - part for part in parts])
-
-
-@dataclass(frozen=True)
 class Directions:
-    """Directions [heads, d, m] of the whole, and [groups · heads, d, m] of what is left without each group."""
+    """Directions [heads, d, m] of the whole, and [groups · heads, d, m] of what is left without each group.
+
+    `spreads` are the sums of squares of queries and of keys [groups · heads, m] along the latter, where they are known.
+    """
 
     whole: Floats
     rest: Floats | None
+    spreads: tuple[Floats, Floats] | None = None
 
 
 @dataclass(frozen=True)
@@ -142,30 +69,62 @@ def components(moments: Grouped, count: int, centred: bool = False) -> Component
     count = min(count, basis.shape[2])
     values, vectors = spectrum[:, :count], basis[:, :, :count]
     found = {
-        "explained_variance": ratio(values, np.trace(whole, axis1=1, axis2=2)[:, None]),
+        "explained_variance": ratio(values, trace(whole)[:, None]),
         "separation_share": separation_share(moments.q, moments.k, vectors, values),
         "eigengap": eigengap(spectrum),
     }
-    if moments.q_rest is None or moments.k_rest is None:
+    if moments.left is None:
         nothing = {f"{name}_rest": np.empty((0, *one.shape)) for name, one in found.items()}
         return Components(Directions(vectors, None), **found, **nothing, overlap=np.full(values.shape, np.nan))
-    offset = moments.split(weighted_offset(moments.q_rest, moments.k_rest) * (0.0 if centred else 1.0))
-    followed = follow(moments.scatter_rest, offset, spectrum, basis, count)
+    leading = np.ascontiguousarray(basis[..., : span(count, basis.shape[2])])
+    images = [side.images(leading) for side in (moments.queries, moments.keys)]
+    offset = moments.split(weighted_offset(*moments.left) * (0.0 if centred else 1.0))
+    total = moments.split(moments.left[0].trace + moments.left[1].trace) + (offset**2).sum(axis=2)
+
+    def scatter(which: tuple[Any, ...]) -> Floats:
+        own = offset[which]
+        return np.asarray(moments.queries.chosen(which) + moments.keys.chosen(which) + own[:, :, None] * own[:, None])
+
+    pooled = images[0] + images[1]
+    pooled += offset[..., None] * np.matmul(offset[..., None, :], leading)
+    followed = follow(pooled, total, scatter, spectrum, basis, count)
     turned = followed.vectors.reshape(-1, vectors.shape[1], count)
-    shares = separation_share(moments.q_rest, moments.k_rest, turned, followed.values.reshape(-1, count))
+    shares = separation_share(*moments.left, turned, followed.values.reshape(-1, count))
     return Components(
-        Directions(vectors, turned),
+        Directions(vectors, turned, spreads_along(moments, images, leading, followed)),
         **found,
-        explained_variance_rest=ratio(followed.values, followed.trace[..., None]),
+        explained_variance_rest=ratio(followed.values, total[..., None]),
         separation_share_rest=moments.split(shares),
         eigengap_rest=eigengap(followed.spectrum),
         overlap=followed.overlap.min(axis=0),
     )
 
 
+def spreads_along(
+    moments: Grouped, images: Sequence[Floats], leading: Floats, followed: Followed
+) -> tuple[Floats, Floats]:
+    """Sums of squares of queries and of keys [groups · heads, m] along followed vectors, from the images SV of leading
+    vectors V [heads, d, leading].
+
+    Of v = Va + b it is (Va + 2b)ᵀSVa + bᵀSb. The last, as b is small, is that of the whole times the replicate's share
+    of its trace; where b is not, vᵀSv is computed.
+    """
+    inside = np.matmul(leading, followed.inside)
+    beyond = followed.vectors - inside
+    found = []
+    for side, image in zip((moments.queries, moments.keys), images, strict=True):
+        along = np.einsum("ghdm,ghdm->ghm", inside + 2 * beyond, np.matmul(image, followed.inside))
+        if leading.shape[1] > leading.shape[2]:
+            along += side.share[..., None] * side.whole_spreads(beyond)
+        if len(followed.far[0]):
+            along[followed.far] = spread(side.chosen(followed.far), followed.vectors[followed.far])
+        found.append(along.reshape(-1, along.shape[2]))
+    return found[0], found[1]
+
+
 def drift(moments: Grouped) -> Directions:
     """The drift axis of every head."""
-    left = None if moments.q_rest is None or moments.k_rest is None else drift_axis(moments.q_rest, moments.k_rest)
+    left = None if moments.left is None else drift_axis(*moments.left)
     return Directions(drift_axis(moments.q, moments.k), left)
 
 
@@ -194,40 +153,24 @@ def signal(moments: Grouped, directions: Directions) -> Signal:
 def signals(directions: Directions, *labelled: Grouped) -> list[Signal]:
     """The same for several that are `relabelled` of each other: what does not depend on positions is computed once."""
     moments = labelled[0]
-    whole, left = _Spreads.of(moments.q, moments.k, directions.whole), None
-    spread_q, spread_k = whole.q[None], whole.k[None]
-    if moments.q_rest is not None and moments.k_rest is not None and directions.rest is not None:
-        left = _Spreads.of(moments.q_rest, moments.k_rest, directions.rest)
-        spread_q, spread_k = (
-            np.concatenate([first, moments.split(more)]) for first, more in ((spread_q, left.q), (spread_k, left.k))
-        )
+    axes, total = directions.whole, pooled_variance(moments.q, moments.k)
+    along = spread(moments.q.sxx, axes), spread(moments.k.sxx, axes)
+    spreads = [one[None] for one in along]
+    along_rest, left_total = directions.spreads, np.empty(0)
+    if moments.left is not None and directions.rest is not None:
+        left_total = pooled_variance(*moments.left)
+        if along_rest is None:
+            along_rest = moments.queries.spreads(directions.rest), moments.keys.spreads(directions.rest)
+        spreads = [np.concatenate([one, moments.split(more)]) for one, more in zip(spreads, along_rest, strict=True)]
     found = []
     for one in labelled:
-        r_q, r_k = whole.correlations(one.q, one.k)
+        r_q, r_k = (correlation(own, axes, total, seen) for own, seen in zip((one.q, one.k), along, strict=True))
         sign = orientation(r_q, r_k)
         r_q_rest = r_k_rest = np.empty((0, *r_q.shape))
-        if one.q_rest is not None and one.k_rest is not None and left is not None:
-            r_q_rest, r_k_rest = (one.split(r) * sign for r in left.correlations(one.q_rest, one.k_rest))
-        found.append(Signal(r_q * sign, r_k * sign, r_q_rest, r_k_rest, sign, spread_q, spread_k))
+        if one.left is not None and directions.rest is not None and along_rest is not None:
+            r_q_rest, r_k_rest = (
+                one.split(correlation(own, directions.rest, left_total, seen)) * sign
+                for own, seen in zip(one.left, along_rest, strict=True)
+            )
+        found.append(Signal(r_q * sign, r_k * sign, r_q_rest, r_k_rest, sign, *spreads))
     return found
-
-
-class _Spreads(NamedTuple):
-    """Directions [heads, d, m], the sums of squares of queries and of keys along them [heads, m], and of all in all
-    directions [heads].
-    """
-
-    directions: Floats
-    q: Floats
-    k: Floats
-    total: Floats
-
-    @classmethod
-    def of(cls, q: Moments, k: Moments, directions: Floats) -> "_Spreads":
-        return cls(directions, spread(q.sxx, directions), spread(k.sxx, directions), pooled_variance(q, k))
-
-    def correlations(self, q: Moments, k: Moments) -> tuple[Floats, Floats]:
-        return (
-            correlation(q, self.directions, self.total, self.q),
-            correlation(k, self.directions, self.total, self.k),
-        )

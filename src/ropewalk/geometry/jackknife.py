@@ -1,5 +1,6 @@
 """Errors from groups of documents: leave one out, recompute (docs/method.md §7)."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from scipy.special import stdtrit
 from ropewalk.geometry.moments import Floats
 from ropewalk.geometry.pca import ratio
 
-GUARD = 8
+GUARD = 6
 """Leading components beyond those asked for that are solved for too, so that neighbours may mix with them."""
 WIDER = 4
 """How many of them are corrected, like those asked for, by what lies beyond."""
@@ -60,73 +61,76 @@ def critical(groups: int, candidates: int = 1) -> float:
 class Followed(NamedTuple):
     """Eigenpairs of the replicates, matched to components of the whole.
 
-    values [groups, heads, m], vectors [groups, heads, d, m], overlap [groups, heads, m] (|cos| of the angle between a
-    vector and the whole's), spectrum [groups, heads, more], the largest eigenvalues in their own order, and trace
-    [groups, heads], the sum of all.
+    values [groups, heads, m], vectors [groups, heads, d, m] and what lies of them in the leading span `inside`
+    [groups, heads, leading, m], in coordinates of its vectors; overlap [groups, heads, m] (|cos| of the angle between a
+    vector and the whole's), spectrum [groups, heads, more], the largest eigenvalues in their own order; `far`, groups
+    and heads of which more than a little lies outside.
     """
 
     values: Floats
     vectors: Floats
+    inside: Floats
     overlap: Floats
     spectrum: Floats
-    trace: Floats
+    far: tuple[Any, ...]
 
 
-def follow(scatter: Floats, offset: Floats, spectrum: Floats, basis: Floats, components: int) -> Followed:
-    """The components of a whole in its replicates, given the whole's spectrum [heads, d] and eigenbasis [heads, d, d].
+def span(components: int, d: int) -> int:
+    """How many leading eigenvectors of a whole `follow` needs the images of: all, where most would be needed."""
+    return d if 2 * components + GUARD + WIDER >= d else components + GUARD
 
-    scatter [groups, heads, d, d] and offset [groups, heads, d] give the replicates' matrices S = scatter + offset
-    offsetᵀ, which are not formed: several of them share a scatter. To first order a leading eigenvector v_j of the
-    whole lacks t_j = Σ_k v_k (v_kᵀSv_j)/(v_jᵀSv_j - σ λ_k) over the v_k beyond, σ being the replicate's share of the
-    trace: each is solved in the span of the v_j + t_j (`_turned`), or, where a t_j is not small, of both (`_widened`),
-    and what the eigenvectors found there lack is added. Whatever the spectrum, errors come out within a few percent
-    of those of full decompositions, at a fraction of their cost. A component is the eigenvector that overlaps most
-    with the whole's, turned to its side.
+
+def follow(
+    image: Floats, trace: Floats, scatter: Callable[[tuple[Any, ...]], Floats], spectrum: Floats, basis: Floats, m: int
+) -> Followed:
+    """The m components of a whole in its replicates; spectrum [heads, d] and eigenbasis [heads, d, d] are the whole's.
+
+    Of the replicates S there is the image [groups, heads, d, leading] of the `span` of leading eigenvectors and the
+    trace [groups, heads]; `scatter` gives S [n, d, d] of those pairs of a group and a head that need more. To first
+    order an eigenvector v_j of the whole lacks t_j = Σ_k v_k (v_kᵀSv_j)/(v_jᵀSv_j - σ λ_k) over the v_k beyond, σ being
+    the replicate's share of the trace. Where all t_j are small, it is solved in the span of the v_j + t_j, with σ λ_k
+    in place of v_kᵀSv_k, which is right up to the third order in t (`_turned`); else in that of both, with S itself
+    (`_widened`). What the eigenvectors found there lack is added. Whatever the spectrum, errors come out within a few
+    percent of those of full decompositions, at a fraction of their cost. A component is the eigenvector that overlaps
+    most with the whole's, turned to its side.
     """
-    d = basis.shape[-1]
-    leading, wider = components + GUARD, components + WIDER
-    if leading + wider >= d:
-        # Widened it would be the whole space: solved there, nothing is left to correct.
-        leading, wider = d, 0
-    trace = np.trace(scatter, axis1=2, axis2=3) + (offset**2).sum(axis=2)
+    leading = image.shape[-1]
     # From here on in coordinates of the eigenbasis, in which the leading vectors are unit vectors.
-    image = _image(scatter, offset, basis, basis[..., :leading])
+    image = np.matmul(basis.swapaxes(-1, -2), image)
     inner, outer = image[..., :leading, :], image[..., leading:, :]
-    if not wider:
-        values, vectors, found = _matched(inner, components)
-        return _followed(values, basis[..., :leading], vectors, found, trace)
+    if leading == basis.shape[-1]:
+        # The whole space: solved there, nothing is left to correct.
+        values, vectors, found = _matched(inner, m)
+        return _followed(values, basis, vectors, found, leading)
     share = np.nan_to_num(ratio(trace, spectrum.sum(axis=1)))
     beyond = share[..., None] * spectrum[:, leading:]
-    every = _Replicates(scatter, offset, inner, outer, basis, beyond, np.broadcast_to(spectrum[:, 0], share.shape))
-    near = components + NEIGHBOURS
+    every = _Replicates(inner, outer, beyond, np.broadcast_to(spectrum[:, 0], share.shape))
+    near = m + NEIGHBOURS
     steps = every.lacking(outer[..., :near], np.einsum("...jj->...j", inner)[..., :near])
-    values, vectors, found = _turned(every, steps, components)
+    values, vectors, found = _turned(every, steps, m)
     far = np.nonzero(_squares(steps).max(axis=2) > SMALL**2)
     if len(far[0]):
-        values[far], vectors[far], found[far] = _widened(every.chosen(far), components, wider)
+        values[far], vectors[far], found[far] = _widened(every.chosen(far), scatter(far), basis[far[1]], m)
     vectors /= np.sqrt(_squares(vectors))[..., None, :]
-    return _followed(values, basis, vectors, found, trace)
+    return _followed(values, basis, vectors, found, leading, far)
 
 
 class _Replicates(NamedTuple):
-    """Replicates S = `scatter` + offset offsetᵀ, seen from the eigenbasis [..., d, d] of the whole.
+    """Replicates, seen from the eigenbasis of the whole.
 
     `inner` [..., leading, leading] and `outer` [..., more, leading] are the image of its leading vectors, in
     coordinates of these and of those beyond; `beyond` [..., more] are the eigenvalues that are expected there, as
     shares of the trace give them, and `largest` [...] is that of the whole.
     """
 
-    scatter: Floats
-    offset: Floats
     inner: Floats
     outer: Floats
-    basis: Floats
     beyond: Floats
     largest: Floats
 
     def chosen(self, which: tuple[Any, ...]) -> "_Replicates":
-        """Some of them, by group and head; the basis is the same in every group."""
-        return _Replicates(*(part[which[1] if part is self.basis else which] for part in self))
+        """Some of them, by group and head."""
+        return _Replicates(*(part[which] for part in self))
 
     def lacking(self, residual: Floats, values: Floats) -> Floats:
         """What vectors with eigenvalues [..., m] lack to first order, from v_kᵀSu [..., more, m] for all v_k beyond."""
@@ -140,8 +144,7 @@ def _turned(replicates: _Replicates, steps: Floats, components: int) -> tuple[Fl
     """
     inner, outer = replicates.inner, replicates.outer
     leading, near = inner.shape[-1], steps.shape[-1]
-    outside = replicates.basis[..., leading:]
-    image = _image(replicates.scatter, replicates.offset, outside, np.matmul(outside, steps))
+    image = replicates.beyond[..., None] * steps
     # (1 + P)^-1/2 with P = tᵀt makes the v_j + t_j orthonormal: for small steps this much of its series is enough.
     squares = np.matmul(steps.swapaxes(2, 3), steps)
     root = np.zeros_like(inner)
@@ -155,21 +158,21 @@ def _turned(replicates: _Replicates, steps: Floats, components: int) -> tuple[Fl
     values, turns, found = _matched(np.matmul(np.matmul(root, projected), root), components)
     first = np.matmul(root, turns)
     rest = np.matmul(steps, first[..., :near, :])
-    residual = np.matmul(outer, first) + np.matmul(image, first[..., :near, :]) - values[..., None, :] * rest
+    residual = np.matmul(outer, first) + (replicates.beyond[..., None] - values[..., None, :]) * rest
     return values, np.concatenate([first, rest + replicates.lacking(residual, values)], axis=2), found
 
 
-def _widened(replicates: _Replicates, components: int, wider: int) -> tuple[Floats, Floats, Floats]:
-    """Eigenvalues [n, m], vectors [n, d, m] and the largest eigenvalues [n, leading] of n replicates, as `follow` says.
+def _widened(replicates: _Replicates, scatter: Floats, basis: Floats, components: int) -> tuple[Floats, Floats, Floats]:
+    """Eigenvalues [n, m], vectors [n, d, m] and the largest eigenvalues [n, leading] of n replicates S [n, d, d].
 
-    Each is solved in the leading span; then in that span widened by what `wider` of its eigenvectors lack; and what
+    Each is solved in the leading span; then in that span widened by what some of its eigenvectors lack; and what
     they lack then is added.
     """
-    inner, outer, basis = replicates.inner, replicates.outer, replicates.basis
-    leading = inner.shape[-1]
+    inner, outer = replicates.inner, replicates.outer
+    leading, wider = inner.shape[-1], components + WIDER
     values, vectors = np.linalg.eigh(inner)
     wanted = np.linalg.qr(replicates.lacking(np.matmul(outer, vectors[..., -wider:]), values[..., -wider:]))[0]
-    image = _image(replicates.scatter, replicates.offset, basis, np.matmul(basis[..., leading:], wanted))
+    image = np.matmul(basis.swapaxes(1, 2), np.matmul(scatter, np.matmul(basis[..., leading:], wanted)))
     coupling, beyond_image = image[..., :leading, :], image[..., leading:, :]
     block = np.matmul(wanted.swapaxes(1, 2), beyond_image)
     values, turns, found = _matched(np.block([[inner, coupling], [coupling.swapaxes(1, 2), block]]), components)
@@ -178,13 +181,6 @@ def _widened(replicates: _Replicates, components: int, wider: int) -> tuple[Floa
     residual = np.matmul(outer, first) + np.matmul(beyond_image, second) - values[..., None, :] * rest
     vectors = np.concatenate([first, rest + replicates.lacking(residual, values)], axis=1)
     return values, vectors, found[..., :leading]
-
-
-def _image(scatter: Floats, offset: Floats, onto: Floats, vectors: Floats) -> Floats:
-    """S times vectors [..., d, m], in coordinates [..., n, m] of the orthonormal vectors `onto` [..., d, n]."""
-    image = np.matmul(scatter, vectors)
-    image += offset[..., None] * np.matmul(offset[..., None, :], vectors)
-    return np.asarray(np.matmul(onto.swapaxes(-1, -2), image))
 
 
 def _squares(vectors: Floats) -> Floats:
@@ -206,6 +202,8 @@ def _matched(matrix: Floats, components: int) -> tuple[Floats, Floats, Floats]:
     return np.take_along_axis(values, matched, axis=-1), own, values[..., ::-1]
 
 
-def _followed(values: Floats, basis: Floats, vectors: Floats, spectrum: Floats, trace: Floats) -> Followed:
+def _followed(
+    values: Floats, basis: Floats, vectors: Floats, spectrum: Floats, leading: int, far: tuple[Any, ...] = ((), ())
+) -> Followed:
     overlap = np.einsum("...jj->...j", vectors[..., : values.shape[-1], :])
-    return Followed(values, np.matmul(basis, vectors), overlap, spectrum, trace)
+    return Followed(values, np.matmul(basis, vectors), vectors[..., :leading, :], overlap, spectrum, far)

@@ -92,11 +92,33 @@ def stack(parts: Sequence[Moments]) -> Moments:
     return Moments(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Moments)))
 
 
-def without_each(whole: Moments, parts: Sequence[Moments]) -> Moments:
-    """The moments with each part left out in turn, one stack after the other [groups · heads, ...].
+@dataclass(frozen=True)
+class Left:
+    """Moments of what is left of heads without each group of documents [groups · heads, ...]: all but the scatters,
+    of which `trace` is known. Sxx = Sxx_whole - Sxx_group - `gap` gapᵀ with gap [groups · heads, d].
+    """
 
-    Sxx = Sxx_whole - Sxx_p - w δδᵀ with δ = x̄_whole - x̄_p and w = n_p n_whole / (n_whole - n_p), and so on.
-    Everything is about means, so that a large common offset cannot cancel digits.
+    n: Floats
+    mean: Floats
+    t_mean: Floats
+    sxt: Floats
+    stt: Floats
+    trace: Floats
+    gap: Floats
+
+    def __getitem__(self, heads: NDArray[np.integer]) -> "Left":
+        return Left(*(getattr(self, field.name)[heads] for field in fields(self)))
+
+    def with_scatters(self, sxx: Floats) -> Moments:
+        """Moments with these scatters [groups · heads, d, d]."""
+        return Moments(n=self.n, mean=self.mean, t_mean=self.t_mean, sxx=sxx, sxt=self.sxt, stt=self.stt)
+
+
+def left_without_each(whole: Moments, parts: Sequence[Moments]) -> Left:
+    """What is left with each part left out in turn, one stack after the other.
+
+    Sxt = Sxt_whole - Sxt_p - w δτ with δ = x̄_whole - x̄_p, τ = t̄_whole - t̄_p and w = n_p n_whole / (n_whole - n_p),
+    and so on; gap = √w δ. Everything is about means, so that a large common offset cannot cancel digits.
     """
     n, mean, t_mean, sxt, stt = (
         np.stack([getattr(part, name) for part in parts]) for name in Moments.names() if name != "sxx"
@@ -105,20 +127,39 @@ def without_each(whole: Moments, parts: Sequence[Moments]) -> Moments:
     left = np.maximum(rest, 1)
     delta, tau = whole.mean - mean, whole.t_mean - t_mean
     share, weight = n / left, n * whole.n / left
+    gap = np.sqrt(weight)[..., None] * delta
+    traces = np.stack([trace(part.sxx) for part in parts])
+    found = {
+        "n": rest,
+        "mean": whole.mean + share[..., None] * delta,
+        "t_mean": whole.t_mean + share * tau,
+        "sxt": whole.sxt - sxt - (weight * tau)[..., None] * delta,
+        "stt": whole.stt - stt - weight * tau**2,
+        "trace": trace(whole.sxx) - traces - (gap**2).sum(axis=2),
+        "gap": gap,
+    }
+    return Left(**{name: values.reshape(-1, *values.shape[2:]) for name, values in found.items()})
+
+
+def scatters_without_each(whole: Moments, parts: Sequence[Moments], left: Left) -> Floats:
+    """Scatters [groups · heads, d, d] with each part left out in turn, of what is `left_without_each`."""
     sxx = np.empty((len(parts), *whole.sxx.shape))
     # Part by part: all products at once would be as large as what they are taken from.
-    for room, part, own_weight, own_delta in zip(sxx, parts, weight, delta, strict=True):
+    for room, part, gap in zip(sxx, parts, left.gap.reshape(len(parts), *whole.mean.shape), strict=True):
         np.subtract(whole.sxx, part.sxx, out=room)
-        room -= outer(own_weight, own_delta)
-    each = Moments(
-        n=rest,
-        mean=whole.mean + share[..., None] * delta,
-        t_mean=whole.t_mean + share * tau,
-        sxx=sxx,
-        sxt=whole.sxt - sxt - (weight * tau)[..., None] * delta,
-        stt=whole.stt - stt - weight * tau**2,
-    )
-    return Moments(*(one.reshape(-1, *one.shape[2:]) for one in (getattr(each, name) for name in Moments.names())))
+        room -= outer(np.ones(len(gap)), gap)
+    return sxx.reshape(-1, *sxx.shape[2:])
+
+
+def without_each(whole: Moments, parts: Sequence[Moments]) -> Moments:
+    """The moments with each part left out in turn, one stack after the other [groups · heads, ...]."""
+    left = left_without_each(whole, parts)
+    return left.with_scatters(scatters_without_each(whole, parts, left))
+
+
+def trace(scatter: Floats) -> Floats:
+    """Traces [...] of matrices [..., d, d]."""
+    return np.asarray(np.trace(scatter, axis1=-2, axis2=-1))
 
 
 def merge_all(parts: Sequence[Moments]) -> Moments:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ropewalk.geometry.moments import Floats, Moments, outer
+from ropewalk.geometry.moments import Floats, Left, Moments, outer, trace
 
 COMPONENTS = 10
 UNDECIDED = 0.05
@@ -44,7 +44,7 @@ def pooled_scatter(q: Moments, k: Moments) -> Floats:
     return scatter
 
 
-def weighted_offset(q: Moments, k: Moments) -> Floats:
+def weighted_offset(q: Moments | Left, k: Moments | Left) -> Floats:
     """sqrt(n_q n_k/(n_q+n_k)) Δ [heads, d], whose product with itself is what pooling adds to the scatter."""
     return np.asarray(np.sqrt(weight(q, k))[:, None] * (q.mean - k.mean))
 
@@ -54,9 +54,9 @@ def centred_scatter(q: Moments, k: Moments) -> Floats:
     return np.asarray(q.sxx + k.sxx)
 
 
-def pooled_variance(q: Moments, k: Moments) -> Floats:
+def pooled_variance(q: Moments | Left, k: Moments | Left) -> Floats:
     """Trace [heads] of the pooled scatter."""
-    spread = np.trace(q.sxx, axis1=1, axis2=2) + np.trace(k.sxx, axis1=1, axis2=2)
+    spread = sum(one.trace if isinstance(one, Left) else trace(one.sxx) for one in (q, k))
     return np.asarray(spread + weight(q, k) * ((q.mean - k.mean) ** 2).sum(axis=1))
 
 
@@ -89,18 +89,18 @@ def eigengap(values: Floats) -> Floats:
 
 def describe(q: Moments, k: Moments, scatter: Floats, values: Floats, vectors: Floats) -> PCA:
     """Components with eigenvalues [heads, m] and vectors [heads, d, m] of a scatter, as the vectors are oriented."""
-    total = np.trace(scatter, axis1=1, axis2=2)
+    total = trace(scatter)
     return PCA(
         explained_variance=ratio(values, total[:, None]),
-        r_q=correlation(q, vectors, total),
-        r_k=correlation(k, vectors, total),
+        r_q=correlation(q, vectors, total, spread(q.sxx, vectors)),
+        r_k=correlation(k, vectors, total, spread(k.sxx, vectors)),
         separation_share=separation_share(q, k, vectors, values),
         vectors=vectors,
         eigenvalues=values,
     )
 
 
-def separation_share(q: Moments, k: Moments, vectors: Floats, values: Floats) -> Floats:
+def separation_share(q: Moments | Left, k: Moments | Left, vectors: Floats, values: Floats) -> Floats:
     """How much of each component's variance is the offset between queries and keys [heads, m].
 
     (n_q n_k/(n_q+n_k)) (v_jᵀΔ)² / λ_j with Δ = x̄_q - x̄_k, of components of the pooled scatter.
@@ -114,19 +114,18 @@ def spread(scatter: Floats, directions: Floats) -> Floats:
     return np.asarray((directions * np.matmul(scatter, directions)).sum(axis=1))
 
 
-def correlation(moments: Moments, directions: Floats, total: Floats, along: Floats | None = None) -> Floats:
+def correlation(moments: Moments | Left, directions: Floats, total: Floats, along: Floats) -> Floats:
     """Pearson correlation [heads, m] with position of the projections on directions [heads, d, m].
 
     `total` [heads] is the scale against which a projection counts as constant, `along` [heads, m] the `spread` along
-    the directions where it is known already.
+    the directions.
     """
     covariance = np.matmul(moments.sxt[:, None, :], directions)[:, 0]
-    variance = spread(moments.sxx, directions) if along is None else along
-    variance = np.where(variance > CONSTANT * total[:, None], variance, 0)
+    variance = np.where(along > CONSTANT * total[:, None], along, 0)
     return np.clip(ratio(covariance, np.sqrt(np.maximum(variance * moments.stt[:, None], 0))), -1, 1)
 
 
-def drift_axis(q: Moments, k: Moments) -> Floats:
+def drift_axis(q: Moments | Left, k: Moments | Left) -> Floats:
     """The drift axis a [heads, d, 1]: all of the pooled vectors' covariance with position lies along it.
 
     a = c / |c|, c = Sxt_q + Sxt_k + (n_q n_k/(n_q+n_k)) (x̄_q - x̄_k)(t̄_q - t̄_k); NaN where nothing drifts.
@@ -146,6 +145,6 @@ def ratio(numerator: Floats, denominator: Floats) -> Floats:
     return np.asarray(numerator / np.where(denominator > 0, denominator, np.nan))
 
 
-def weight(q: Moments, k: Moments) -> Floats:
+def weight(q: Moments | Left, k: Moments | Left) -> Floats:
     """n_q n_k / (n_q + n_k) [heads], with which the offset between queries and keys counts."""
     return np.asarray(q.n * k.n / np.maximum(q.n + k.n, 1))

@@ -68,7 +68,8 @@ def wrong_form(arrays: Mapping[str, NDArray[Any]], expected: Mapping[str, Stored
         if name not in expected:
             return f"the array {name!r} is none of this statistic"
         one = expected[name]
-        if not _fits(array.shape, one.shape, lengths):
+        # Nearly always it is the very shape, which need not be looked at length by length.
+        if array.shape != one.shape and not _fits(array.shape, one.shape, lengths):
             return f"{name} has the shape {list(array.shape)} where {_described(one.shape, lengths)} is right"
         if array.dtype.kind != ("i" if one.whole else "f") or array.dtype.itemsize < 4:
             return f"{name} has the type {array.dtype} where {'int64' if one.whole else 'float64'} is right"

@@ -10,14 +10,13 @@ from ropewalk.geometry.axes import (
     AXES,
     Components,
     Directions,
-    Grouped,
-    Side,
     Signal,
     components,
     drift,
     signal,
     signals,
 )
+from ropewalk.geometry.groups import Grouped, Side
 from ropewalk.geometry.jackknife import MIXED, jackknife_error
 from ropewalk.geometry.moments import Floats, Moments
 from ropewalk.geometry.pca import ratio
@@ -94,7 +93,7 @@ def read_position(
     some of the tokens, by the ending of the columns that they make.
     """
     sides = {kind: Side.of(parts) for kind, parts in whole.items()}
-    moments = Grouped.pair(sides["q"], sides["k"][heads.key_index])
+    moments = Grouped(sides["q"], sides["k"][heads.key_index])
     null = moments.relabelled(shuffled["q"], [part[heads.key_index] for part in shuffled["k"]])
     pooled = components(moments, scope.components)
     centred = components(moments, 1, centred=True)
@@ -114,7 +113,7 @@ def read_position(
         if part is whole:
             found.add_signal(ending, along)
             continue
-        other = Grouped.pair(Side.of(part["q"]), Side.of(part["k"])[heads.key_index])
+        other = Grouped(Side.of(part["q"]), Side.of(part["k"])[heads.key_index])
         found.add_signal(ending, signal(other, components(other, 1).directions))
     found.add_signal(PERMUTED, shuffled_along)
     found.add_signal(f"{CENTRED}{PERMUTED}", centred_along[1])
@@ -186,11 +185,7 @@ class _Columns:
 
     def add_rotation(self, moments: Grouped, context: int) -> None:
         whole = rotation(moments.q, moments.k, context)
-        left = (
-            {}
-            if moments.q_rest is None or moments.k_rest is None
-            else rotation(moments.q_rest, moments.k_rest, context)
-        )
+        left = {} if moments.rest is None else rotation(*moments.rest, context)
         for name, values in whole.items():
             self.add(name, values, moments.split(left[name]) if left else np.empty((0, len(values))))
 
