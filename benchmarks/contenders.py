@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from ropewalk.allocator import keep_freed
+from ropewalk.allocator import suit_passes
 from ropewalk.capture.collector import Collection, collect
 from ropewalk.capture.shards import Provenance, ShardSums, shard_path, write_shard
 from ropewalk.models.loading import load_model
@@ -46,15 +46,15 @@ class Contender(ABC):
 
     name: str
     keeps: str
-    keeps_freed = False
-    """Whether its process keeps memory that one layer frees for the next."""
+    as_captures = False
+    """Whether its process takes and keeps memory as those do that compute shards."""
     steps: Mapping[str, Sequence[Callable[..., Any]]] = MappingProxyType({})
     """What a run does beside the forward pass, by the functions that do it."""
 
     def prepare(self, folder: Path) -> None:
         """Load the model of a folder; not timed."""
-        if self.keeps_freed:
-            keep_freed()
+        if self.as_captures:
+            suit_passes()
         self.model = load(folder)
         self.backbone: Any = self.model.get_decoder()  # type: ignore[operator]
         self.output = folder.parent / "contenders" / self.name.replace(",", "").replace(" ", "-")
@@ -101,20 +101,22 @@ class Plain(Contender):
 
 
 class Kept(Plain):
-    """The same in a process that keeps freed memory from one layer to the next, as captures of this project do."""
+    """The same in a process that takes huge pages and keeps freed memory from one layer to the next, as captures of
+    this project do.
+    """
 
-    name = "plain, freed memory kept"
-    keeps_freed = True
+    name = "plain, memory as in captures"
+    as_captures = True
 
 
 class Ropewalk(Contender):
     """This project: statistics are summed during the pass, which ends at the last layer's queries and keys.
 
-    The sums of all documents are written as one shard, as `ropewalk run` does, in a process that keeps freed memory, as
-    it does too.
+    The sums of all documents are written as one shard, as `ropewalk run` does, in a process that takes and keeps memory
+    as it does.
     """
 
-    keeps_freed = True
+    as_captures = True
     steps = MappingProxyType(
         {
             "adding up": (MomentAccumulator.update,),

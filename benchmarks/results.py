@@ -17,7 +17,7 @@ from ropewalk.files import atomic_path, write_text
 from ropewalk.text import count, size
 
 HERE = Path(__file__).parent
-EVEN = "All in one process with freed memory kept; no shard is written."
+EVEN = "All in one process that takes and keeps memory as captures do; no shard is written."
 MOMENTS_LIMIT, TABLES_LIMIT, DEMO_LIMIT = 1.01, 1.7, 75.0
 """What is asked for: moments / plain pass; qk table / one eigendecomposition a head; seconds of the built-in study."""
 Kept = Mapping[str, Any]
@@ -100,8 +100,8 @@ def capture_section(kept: Kept) -> Iterator[str]:
     even = spread(series(first["moments"]).over(series(first["kept"])), 3)
     yield (
         "A capture ends at the last layer's queries and keys, and its process keeps freed memory from one layer to the "
-        "next, which glibc would give back to the system and take again page by page. A plain pass in a process that "
-        f"keeps it too is in the first table; moments take {even} of that one's time."
+        "next, which glibc would give back to the system and take again page by page, and has torch take huge pages. A "
+        f"plain pass in a process that does so too is in the first table; moments take {even} of that one's time."
     )
     shares = ", ".join(f"{step} {share:.1%}" for step, share in kept["steps"].items())
     yield (

@@ -20,7 +20,7 @@ from transformers import SmolLM3Config, SmolLM3ForCausalLM
 
 from analysis import decomposing, write_results
 from measuring import Series, keep, side_by_side
-from ropewalk.allocator import keep_freed
+from ropewalk.allocator import suit_passes
 from ropewalk.capture.collector import Collection, collect
 from ropewalk.models.probe import read_layout
 from ropewalk.models.rotary import with_rotary
@@ -68,8 +68,7 @@ def model(hidden: int, intermediate: int, layers: int, heads: int, keys: int, d:
 
 
 def captures(own: nn.Module, documents: int, length: int) -> dict[str, Callable[[], object]]:
-    """The plain pass, moments and all statistics over random documents, all of them with freed memory kept."""
-    keep_freed()
+    """The plain pass, moments and all statistics over random documents."""
     tokens = np.random.default_rng(0).integers(0, 1024, size=(documents, length)).astype(np.int32)
     layout = with_rotary(own, read_layout(own), length)
     scope = Scope(context=length, documents=documents, bucket_size=max(1, length // 16))
@@ -197,6 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     options = parser.parse_args(arguments)
+    # Before the first tensor: all take and keep memory as captures do.
+    suit_passes()
     found = {}
     for name in options.only:
         found[name] = PARTS[name](options.rounds)

@@ -94,10 +94,10 @@ def run_passes(part: int) -> None:
     import numpy as np
     import torch
 
-    from ropewalk.allocator import keep_freed
+    from ropewalk.allocator import suit_passes
     from ropewalk.models.loading import load_model
 
-    keep_freed()
+    suit_passes()
     torch.set_num_threads(max(1, cores() // WORKERS))
     generator, taken = np.random.default_rng(0), 0.0
     for checkpoint in demo_study().checkpoints:
@@ -116,7 +116,7 @@ def run_profile() -> None:
     import torch
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    from ropewalk.allocator import keep_freed
+    from ropewalk.allocator import suit_passes
     from ropewalk.capture.collector import Collection, collect
     from ropewalk.models.loading import load_model
     from ropewalk.models.probe import read_layout
@@ -129,7 +129,7 @@ def run_profile() -> None:
     from ropewalk.statistics.registry import build
     from ropewalk.statistics.sample import SampleAccumulator
 
-    keep_freed()
+    suit_passes()
     torch.set_num_threads(1)
     study, generator = demo_study(), np.random.default_rng(0)
     shards = []

@@ -1,4 +1,4 @@
-"""Freed memory: kept from layer to layer by who asks for it, and given back."""
+"""Memory: freed, it is kept from layer to layer by who asks for that, and given back; large tensors in huge pages."""
 
 import ctypes
 import os
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from ropewalk._version import __version__
-from ropewalk.allocator import KEPT_BLOCK
+from ropewalk.allocator import HUGE_PAGES, KEPT_BLOCK
 from ropewalk.capture.work import Bench
 from ropewalk.threads import work_on_each
 
@@ -56,9 +56,38 @@ def test_freed_memory_is_kept_for_the_next_layer() -> None:
     assert faults("give back") > 2 * pages
 
 
-def test_every_process_that_computes_shards_keeps_freed_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+PLACES = """
+import os, sys
+import torch, transformers
+from ropewalk.allocator import HUGE_PAGES, suit_passes
+
+if sys.argv[1] == "suit":
+    suit_passes()
+# Of the size of activations; where each begins in its page tells whether torch was asked for huge ones.
+tensors = [torch.ones(1 << 20) for _ in range(6)]
+print(os.environ.get(HUGE_PAGES), all(tensor.data_ptr() % 4096 == 0 for tensor in tensors))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="huge pages are of Linux")
+@pytest.mark.parametrize(
+    ("mode", "decided", "expected"), [("suit", None, "1 True"), ("leave", None, "None False"), ("suit", "0", "0 False")]
+)
+def test_large_tensors_are_of_huge_pages_unless_the_user_has_decided(
+    mode: str, decided: str | None, expected: str
+) -> None:
+    """After all imports, as in a worker that is forked."""
+    environment = {name: value for name, value in os.environ.items() if name != HUGE_PAGES}
+    if decided is not None:
+        environment[HUGE_PAGES] = decided
+    command = [sys.executable, "-c", PLACES, mode]
+    done = subprocess.run(command, capture_output=True, check=True, text=True, env=environment)
+    assert done.stdout.strip() == expected
+
+
+def test_every_process_that_computes_shards_takes_and_keeps_memory_for_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[bool] = []
-    monkeypatch.setattr("ropewalk.capture.work.keep_freed", lambda: kept.append(True))
+    monkeypatch.setattr("ropewalk.capture.work.suit_passes", lambda: kept.append(True))
     monkeypatch.setattr("ropewalk.capture.work.load_config", lambda *_: pytest.fail("loaded before", pytrace=False))
     order = SimpleNamespace(version=__version__, plugins=(), checkpoint=SimpleNamespace(context=8), capture=None)
     with pytest.raises(pytest.fail.Exception):

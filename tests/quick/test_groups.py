@@ -1,10 +1,14 @@
 """Moments without each group of documents: what is computed of their scatters without forming them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from ropewalk.geometry import axes
 from ropewalk.geometry.axes import components
 from ropewalk.geometry.groups import Grouped, Side
+from ropewalk.geometry.jackknife import Followed
 from ropewalk.geometry.moments import Floats, Moments, merge_all
 from ropewalk.geometry.pca import spread
 
@@ -53,7 +57,6 @@ def test_products_are_those_with_the_other_groups_merged(index: np.ndarray | Non
         np.testing.assert_allclose(side.chosen(which), expected.sxx, atol=1e-7)
         traces = np.trace(expected.sxx, axis1=1, axis2=2)
         np.testing.assert_allclose(side.left.trace[stacked], traces, rtol=1e-9)
-        np.testing.assert_allclose(side.share[group], traces / np.trace(side.whole.sxx, axis1=1, axis2=2), rtol=1e-9)
         for name in Moments.names():
             np.testing.assert_allclose(
                 getattr(side.rest, name)[stacked], getattr(expected, name), rtol=1e-9, atol=1e-7, err_msg=name
@@ -96,6 +99,23 @@ def test_a_single_group_has_nothing_left() -> None:
     assert Grouped(side, side[np.arange(4)]).rest is None
 
 
-def test_heads_without_variance_have_no_share() -> None:
+def test_heads_without_variance_have_none_along_components() -> None:
     still = [Moments.of(np.zeros((2, TOKENS, D)), T)] * 3
-    assert (Side.of(still).share == 0).all()
+    for known, exact in known_and_exact(Grouped.of(still, still), 1):
+        assert (known == 0).all()
+        assert (exact == 0).all()
+
+
+def test_what_lies_outside_the_leading_span_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: with the sign of the small term turned around, the sums of squares come out too small."""
+    moments = Grouped.of(parts(6), parts(6, seed=2))
+    right = known_and_exact(moments, 6)
+    follow = axes.follow
+
+    def turned(*arguments: Any) -> Followed:
+        found = follow(*arguments)
+        return found._replace(outside=-found.outside)
+
+    monkeypatch.setattr(axes, "follow", turned)
+    for (known, exact), (wrong, _) in zip(right, known_and_exact(moments, 6), strict=True):
+        assert np.abs(wrong / exact - 1).max() > 3 * np.abs(known / exact - 1).max()

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropewalk._version import __version__
-from ropewalk.allocator import keep_freed
+from ropewalk.allocator import suit_passes
 from ropewalk.capture.collector import Collection, collect
 from ropewalk.capture.manifest import model_facts, write_manifest
 from ropewalk.capture.readiness import make_ready
@@ -89,7 +89,7 @@ class Bench:
         for plugin in order.plugins:
             load_plugin(plugin)
         self.order = order
-        keep_freed()
+        suit_passes()
         checkpoint, capture = order.checkpoint, order.capture
         config = load_config(checkpoint, checkpoint.context)
         if here != order.host and model_fingerprint(checkpoint, config) != order.model:

@@ -106,16 +106,18 @@ def spreads_along(
     """Sums of squares of queries and of keys [groups · heads, m] along followed vectors, from the images SV of leading
     vectors V [heads, d, leading].
 
-    Of v = Va + b it is (Va + 2b)ᵀSVa + bᵀSb. The last, as b is small, is that of the whole times the replicate's share
-    of its trace; where b is not, vᵀSv is computed.
+    Of v = Va + b it is (2v - Va)ᵀSVa + bᵀSb. The last, as b is small, is taken from the sum of both by their shares of
+    the trace; where b is not, vᵀSv is computed.
     """
+    assert moments.left is not None, "a single group has no replicates"
     inside = np.matmul(leading, followed.inside)
-    beyond = followed.vectors - inside
+    reach = 2 * followed.vectors
+    reach -= inside
+    total = moments.left[0].trace + moments.left[1].trace
     found = []
-    for side, image in zip((moments.queries, moments.keys), images, strict=True):
-        along = np.einsum("ghdm,ghdm->ghm", inside + 2 * beyond, np.matmul(image, followed.inside))
-        if leading.shape[1] > leading.shape[2]:
-            along += side.share[..., None] * side.whole_spreads(beyond)
+    for side, left, image in zip((moments.queries, moments.keys), moments.left, images, strict=True):
+        along = np.einsum("ghdm,ghdm->ghm", reach, np.matmul(image, followed.inside))
+        along += moments.split(left.trace / np.where(total > 0, total, np.inf))[..., None] * followed.outside
         if len(followed.far[0]):
             along[followed.far] = spread(side.chosen(followed.far), followed.vectors[followed.far])
         found.append(along.reshape(-1, along.shape[2]))

@@ -16,7 +16,6 @@ from ropewalk.geometry.moments import (
     left_without_each,
     merge_all,
     scatters_without_each,
-    trace,
 )
 
 
@@ -61,13 +60,6 @@ class Side:
         assert self.shared.rest is not None, "of the same groups"
         return self.left.with_scatters(self.shared.rest.sxx[self.shared._in_every_group(self.index)])
 
-    @property
-    def share(self) -> Floats:
-        """Trace of the scatter without each group over that of the whole [groups, heads]; 0 where there is none."""
-        assert self.left is not None, "a single group has no replicates"
-        total = trace(self.whole.sxx)
-        return self.split(self.left.trace) / np.where(total > 0, total, np.inf)
-
     def images(self, vectors: Floats) -> Floats:
         """Scatters without each group times vectors [heads, d, m]: [groups, heads, d, m]."""
         assert self.left is not None, "a single group has no replicates"
@@ -86,18 +78,13 @@ class Side:
         images = np.empty_like(vectors)
         for room, part, own in zip(images, self.parts, vectors, strict=True):
             self._multiply(part.sxx, own, room)
-        found = self.whole_spreads(vectors)
+        # Side by side: one product with a scatter takes less than one for each group.
+        beside = vectors.transpose(1, 2, 0, 3).reshape(*vectors.shape[1:3], -1)
+        squares = np.einsum("hdm,hdm->hm", beside, np.matmul(self.whole.sxx, beside))
+        found = np.ascontiguousarray(squares.reshape(len(squares), self.groups, -1).swapaxes(0, 1))
         found -= np.einsum("ghdm,ghdm->ghm", vectors, images)
         found -= np.matmul(self.split(self.left.gap)[..., None, :], vectors)[:, :, 0] ** 2
         return found.reshape(-1, directions.shape[2])
-
-    def whole_spreads(self, vectors: Floats) -> Floats:
-        """Sums of squares [groups, heads, m] of all groups together along vectors [groups, heads, d, m]."""
-        groups, heads, d, m = vectors.shape
-        # Side by side: one product with a scatter takes less than one for each group.
-        beside = vectors.transpose(1, 2, 0, 3).reshape(heads, d, groups * m)
-        squares = np.einsum("hdm,hdm->hm", beside, np.matmul(self.whole.sxx, beside))
-        return np.ascontiguousarray(squares.reshape(heads, groups, m).swapaxes(0, 1))
 
     def chosen(self, which: tuple[Any, ...]) -> Floats:
         """Scatters [n, d, d] without a group, of n pairs of a group and a head."""

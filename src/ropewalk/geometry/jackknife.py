@@ -62,14 +62,16 @@ class Followed(NamedTuple):
     """Eigenpairs of the replicates, matched to components of the whole.
 
     values [groups, heads, m], vectors [groups, heads, d, m] and what lies of them in the leading span `inside`
-    [groups, heads, leading, m], in coordinates of its vectors; overlap [groups, heads, m] (|cos| of the angle between a
-    vector and the whole's), spectrum [groups, heads, more], the largest eigenvalues in their own order; `far`, groups
-    and heads of which more than a little lies outside.
+    [groups, heads, leading, m], in coordinates of its vectors; bᵀSb of what lies `outside` [groups, heads, m], with
+    expected eigenvalues; overlap [groups, heads, m] (|cos| of the angle between a vector and the whole's), spectrum
+    [groups, heads, more], the largest eigenvalues in their own order; `far`, groups and heads of which more than a
+    little lies outside.
     """
 
     values: Floats
     vectors: Floats
     inside: Floats
+    outside: Floats
     overlap: Floats
     spectrum: Floats
     far: tuple[Any, ...]
@@ -101,7 +103,7 @@ def follow(
     if leading == basis.shape[-1]:
         # The whole space: solved there, nothing is left to correct.
         values, vectors, found = _matched(inner, m)
-        return _followed(values, basis, vectors, found, leading)
+        return _followed(values, basis, vectors, found, np.zeros_like(values))
     share = np.nan_to_num(ratio(trace, spectrum.sum(axis=1)))
     beyond = share[..., None] * spectrum[:, leading:]
     every = _Replicates(inner, outer, beyond, np.broadcast_to(spectrum[:, 0], share.shape))
@@ -112,7 +114,8 @@ def follow(
     if len(far[0]):
         values[far], vectors[far], found[far] = _widened(every.chosen(far), scatter(far), basis[far[1]], m)
     vectors /= np.sqrt(_squares(vectors))[..., None, :]
-    return _followed(values, basis, vectors, found, leading, far)
+    outside = np.einsum("...k,...km,...km->...m", beyond, vectors[..., leading:, :], vectors[..., leading:, :])
+    return _followed(values, basis, vectors, found, outside, far)
 
 
 class _Replicates(NamedTuple):
@@ -203,7 +206,7 @@ def _matched(matrix: Floats, components: int) -> tuple[Floats, Floats, Floats]:
 
 
 def _followed(
-    values: Floats, basis: Floats, vectors: Floats, spectrum: Floats, leading: int, far: tuple[Any, ...] = ((), ())
+    values: Floats, basis: Floats, vectors: Floats, spectrum: Floats, outside: Floats, far: tuple[Any, ...] = ((), ())
 ) -> Followed:
-    overlap = np.einsum("...jj->...j", vectors[..., : values.shape[-1], :])
-    return Followed(values, np.matmul(basis, vectors), vectors[..., :leading, :], overlap, spectrum, far)
+    leading, overlap = spectrum.shape[-1], np.einsum("...jj->...j", vectors[..., : values.shape[-1], :])
+    return Followed(values, np.matmul(basis, vectors), vectors[..., :leading, :], outside, overlap, spectrum, far)
