@@ -67,9 +67,13 @@ def vectors(generator: np.random.Generator, seed: int, heads: int, d: int) -> An
 
 
 def decomposing(heads: int, d: int, threads: int) -> Callable[[], object]:
-    """One eigendecomposition of a scatter [d, d] for each head, in some threads of one core each."""
+    """One eigendecomposition of a scatter [d, d] for each head, in some threads of one core each.
+
+    A layer's heads at a time, as the tables are made: one stack of all heads would be larger than memory that is kept,
+    and the time to take it from the system would be counted as decomposing.
+    """
     scatter = np.cov(np.random.default_rng(0).normal(size=(d, 4 * d)) * np.exp(-np.arange(d) / 20)[:, None])
-    stacks = np.array_split(np.broadcast_to(scatter, (heads, d, d)).copy(), threads)
+    stacks = np.array_split(np.broadcast_to(scatter, (heads, d, d)).copy(), min(LAYERS, heads))
 
     def work() -> None:
         with ThreadPoolExecutor(threads) as pool, threadpool_limits(1):
