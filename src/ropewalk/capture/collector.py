@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from ropewalk.allocator import give_back_freed
 from ropewalk.capture.memory import affordable, enough_memory, lower, too_long
 from ropewalk.capture.shards import ShardSums
 from ropewalk.errors import RopewalkError
@@ -74,6 +75,8 @@ def collect(
         # Not before the exception is gone: its traceback holds all that the failed pass has made.
         del collector
         lower(model, size, context)
+    # Freed activations stand in for nothing that is made from here on, and would lie beside it.
+    give_back_freed()
     with enough_memory(needed, FEWER_HEADS):
         return collector.result()
 
