@@ -1,11 +1,13 @@
 """In what type products are taken on a device, and how their sums keep all digits (docs/method.md §2)."""
 
 from contextlib import contextmanager
+from functools import lru_cache
 from math import prod
 from mmap import mmap
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ropewalk.geometry.moments import Floats
 
@@ -54,8 +56,8 @@ class Products:
         self._rest = torch.zeros_like(self._sums) if dtype != torch.float64 else None
 
     def room(self, tokens: int) -> "torch.Tensor":
-        """Memory for blocks of so many tokens, see `block`."""
-        return self._sums.new_zeros(self._sums.shape[1] * tokens * self._columns)
+        """Memory for blocks of so many tokens, see `block`; nothing stands in it yet."""
+        return self._sums.new_empty(self._sums.shape[1] * tokens * self._columns)
 
     def block(self, room: "torch.Tensor", documents: int, tokens: int) -> "torch.Tensor":
         """A block [documents, heads, tokens, columns] in a room: first the d numbers of x, then the `WEIGHTS` of its
@@ -99,11 +101,7 @@ class Products:
 
     def scatter(self, segments: slice) -> Floats:
         """Σ x xᵀ [heads, d, d] of some segments together."""
-        d = self._d
-        rows, columns = np.tril_indices(d)
-        place = np.empty((d, d), dtype=np.intp)
-        place[rows, columns] = place[columns, rows] = np.arange(len(rows))
-        return np.take(self._total(segments), place, axis=1)
+        return np.take(self._total(segments), _places(self._d), axis=1)
 
     def weighted(self, segments: slice) -> Floats:
         """Σ x w [heads, weights, d] of some segments together."""
@@ -113,6 +111,16 @@ class Products:
         parts = [self._sums, *([] if self._rest is None else [self._rest])]
         wide = [part[segments].cpu().double().sum(dim=0).numpy() for part in parts]
         return wide[0] if len(wide) == 1 else wide[0] + wide[1]
+
+
+@lru_cache(maxsize=8)
+def _places(d: int) -> NDArray[np.intp]:
+    """Where each number of a symmetric matrix [d, d] stands among those on and below its diagonal, row by row."""
+    rows, columns = np.tril_indices(d)
+    found = np.empty((d, d), dtype=np.intp)
+    found[rows, columns] = found[columns, rows] = np.arange(len(rows))
+    found.setflags(write=False)
+    return found
 
 
 def _zeros(shape: tuple[int, ...], dtype: "torch.dtype", device: "torch.device") -> "torch.Tensor":
