@@ -22,6 +22,8 @@ from ropewalk.statistics.base import Accumulator, LayerHeads, Observation, Scope
 from ropewalk.text import count
 
 FEWER_HEADS = "choose fewer `heads` or `statistics`, or close other programs"
+LARGE = 1 << 24
+"""Bytes of a shard from which on it is worth giving memory back for, which the next pass has to take again."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,20 @@ def collect(
         # Not before the exception is gone: its traceback holds all that the failed pass has made.
         del collector
         lower(model, size, context)
-    # Freed activations stand in for nothing that is made from here on, and would lie beside it.
-    give_back_freed()
+    if _stored_bytes(collection) >= LARGE:
+        # Activations that were freed and kept would lie beside the arrays of the sums, and the copies that writing makes.
+        give_back_freed()
     with enough_memory(needed, FEWER_HEADS):
         return collector.result()
+
+
+def _stored_bytes(collection: Collection) -> float:
+    """About how many bytes the sums take."""
+    return sum(
+        statistic.stored_bytes(len(own.heads) + len(own.key_heads), own.layer.head_dim, collection.scope, 1)
+        for own in layers_of(collection.layout, collection.heads)
+        for statistic in collection.statistics
+    )
 
 
 def _run(
