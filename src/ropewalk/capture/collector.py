@@ -78,7 +78,7 @@ def collect(
         del collector
         lower(model, size, context)
     if _stored_bytes(collection) >= LARGE:
-        # Activations that were freed and kept would lie beside the arrays of the sums, and the copies that writing makes.
+        # Activations that were freed and kept would lie beside the arrays of the sums, and the copies of writing.
         give_back_freed()
     with enough_memory(needed, FEWER_HEADS):
         return collector.result()
