@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from contenders import MODEL, random_documents
-from measuring import Run, Series, alternate, columns, keep, resident, run, shares
+from measuring import OFTEN, Run, Series, alternate, columns, keep, resident, run, shares
 from peers import CONTENDERS
 from ropewalk.text import one_line, size, table
 
@@ -131,17 +131,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--documents", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help=f"{OFTEN} times as many of one document")
     parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
     options = parser.parse_args()
     racers, failed = start(list(dict.fromkeys([PLAIN, *options.only])), options.tokens)
     for key, message in failed.items():
         print(f"{key} could not: {message}")
     measured: dict[str, Any] = {}
-    facts = {"tokens": options.tokens, "rounds": options.rounds, "failed": failed}
+    facts = {"tokens": options.tokens, "failed": failed}
     for documents in options.documents:
-        measured[str(documents)] = race(racers, documents, options.rounds)
-        print(f"SmolLM2-135M, {documents} x {options.tokens:,} tokens, float32, {options.rounds} rounds")
+        rounds = options.rounds * OFTEN if documents == 1 else options.rounds
+        measured[str(documents)] = race(racers, documents, rounds)
+        print(f"SmolLM2-135M, {documents} x {options.tokens:,} tokens, float32, {rounds} rounds")
         print("\n".join(f"  {line}" for line in lines(measured[str(documents)])), flush=True)
         # After each, so that hours are not lost with the last one.
         keep("capture", {**facts, "documents": measured})

@@ -73,9 +73,9 @@ def capture_section(kept: Kept) -> Iterator[str]:
     yield "## Capture"
     yield (
         f"SmolLM2-135M in float32, {kept['tokens']:,} tokens a document, every token of all 270 heads. All run one "
-        f"document at a time, in a process each, taking turns for {count(kept['rounds'], 'round')}. Ratios are to the "
-        "plain forward pass of the backbone in the same round; memory is resident memory above that of the loaded "
-        "model, at the most. That all of them see the same queries and keys is checked by `make bench-check`."
+        "document at a time, in a process each, taking turns. Ratios are to the plain forward pass of the backbone in "
+        "the same round; memory is resident memory above that of the loaded model, at the most. That all of them see "
+        "the same queries and keys is checked by `make bench-check`."
     )
     for documents, found in kept["documents"].items():
         plain = series(found["plain"])
@@ -89,7 +89,7 @@ def capture_section(kept: Kept) -> Iterator[str]:
             ]
             for one in found.values()
         ]
-        yield f"### {count(int(documents), 'document')}"
+        yield f"### {count(int(documents), 'document')}, {count(len(plain.values), 'round')}"
         yield rows(("", "wall time", "/ plain", "memory, MB", "on disk"), body)
     for key, message in kept["failed"].items():
         yield f"{key} could not: {message}"
@@ -153,10 +153,16 @@ def analysis_section(kept: Kept) -> Iterator[str]:
     found = kept["found"]
     floor = series(found[FLOOR])
     body = [
-        [name, f"{series(one).median:.2f} s", spread(series(one).over(floor), 2), memory(one)]
+        [
+            name,
+            f"{series(one).median:.2f} s",
+            spread(series(one).over(Series(tuple(one["floors"]))), 2),
+            memory(one),
+            str(len(one["seconds"])),
+        ]
         for name, one in found.items()
     ]
-    yield rows(("", "wall time", "/ floor", "memory, MB"), body)
+    yield rows(("", "wall time", "/ floor", "memory, MB", "rounds"), body)
     first = next(series(one) for name, one in found.items() if "qk table" in name)
     yield (
         f"The qk table with errors is to take no more than {TABLES_LIMIT} times the floor: "
