@@ -11,6 +11,7 @@ import torch
 
 from helpers.collecting import collected
 from helpers.tiny import CONTEXT, DOCUMENTS, tiny_smollm3
+from ropewalk.capture import collector
 from ropewalk.errors import RopewalkError
 from ropewalk.models.layout import Layout
 from ropewalk.models.probe import read_layout
@@ -218,3 +219,22 @@ def test_another_failure_keeps_its_traceback(model: Any, tokens: np.ndarray, mon
 def test_any_whole_number_is_a_seed() -> None:
     chosen = [kept_positions(seed, 0, 0, "q", 1000, 0.5).tolist() for seed in (-1, 0, 1, 2**70)]
     assert len({tuple(one) for one in chosen}) == 4
+
+
+@pytest.mark.parametrize(("large", "expected"), [(1, ["given back", "put together"]), (1 << 24, ["put together"])])
+def test_memory_is_given_back_before_sums_of_a_large_shard_are_put_together(
+    model: Any, tokens: np.ndarray, monkeypatch: pytest.MonkeyPatch, large: int, expected: list[str]
+) -> None:
+    """Once and not later than that; for a small shard never: the next pass would only have to take it again."""
+    seen: list[str] = []
+    put_together = collector._Collector.result
+
+    def result(self: Any) -> Any:
+        seen.append("put together")
+        return put_together(self)
+
+    monkeypatch.setattr(collector, "LARGE", large)
+    monkeypatch.setattr(collector, "give_back_freed", lambda: seen.append("given back"))
+    monkeypatch.setattr(collector._Collector, "result", result)
+    collected(model, tokens, MomentSums())
+    assert seen == expected
