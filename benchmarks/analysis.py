@@ -208,28 +208,31 @@ def write_everything(results: Path, heads: int, shards: int, kept: int, d: int =
     return sum(len(part["position.q"]) for part in captured.parts("sample", layer))
 
 
-def pooled_axis(results: Path, work_on: Callable[..., list[pd.DataFrame]] = work_on_each) -> None:
+def pooled_axis(results: Path, work_on: Callable[..., list[Any]] = work_on_each) -> None:
     """Only the components on the pooled axis with their errors, from the same shards to a table on disk."""
     captured = StoredCapture(capture_folder(results, "one"), "one")
 
-    def rows(heads: LayerHeads) -> pd.DataFrame:
+    def columns(heads: LayerHeads) -> dict[str, NDArray[Any]]:
         parts = captured.parts("moments", heads)
         q, k = (Side.of([unpack(part, kind) for part in parts]) for kind in ("q", "k"))
         moments = Grouped(q, k[heads.key_index])
         pooled = components(moments, captured.scope.components)
         along = signal(moments, pooled.directions)
-        columns = {
+        found = {
             "explained_variance": (pooled.explained_variance, pooled.explained_variance_rest),
             "r_q": (along.r_q, along.r_q_rest),
             "r_k": (along.r_k, along.r_k_rest),
         }
-        table: dict[str, Any] = {"layer": heads.layer.layer, "head": np.repeat(heads.heads, along.r_q.shape[1])}
-        for name, (values, replicates) in columns.items():
+        head = np.repeat(heads.heads, along.r_q.shape[1])
+        table = {"layer": np.full_like(head, heads.layer.layer), "head": head}
+        for name, (values, replicates) in found.items():
             table |= {name: values.ravel(), f"se_{name}": jackknife_error(replicates).ravel()}
-        return pd.DataFrame(table)
+        return table
 
-    tables = work_on(rows, layers_of(captured.layout, captured.heads))
-    write_csv(results / "pooled.csv", pd.concat(tables))
+    # A frame for each layer would take as long as a tenth of the layer.
+    layers = work_on(columns, layers_of(captured.layout, captured.heads))
+    table = {name: np.concatenate([layer[name] for layer in layers]) for name in layers[0]}
+    write_csv(results / "pooled.csv", pd.DataFrame(table))
 
 
 STEPS: Mapping[str, Sequence[Callable[..., Any]]] = {
@@ -243,7 +246,7 @@ STEPS: Mapping[str, Sequence[Callable[..., Any]]] = {
 """What the qk table with errors is made of, by the functions that do it; none calls another."""
 
 
-def in_one_thread(work: Callable[[Any], pd.DataFrame], items: Sequence[Any]) -> list[pd.DataFrame]:
+def in_one_thread(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     """What `work_on_each` does, by one thread."""
     keep_freed()
     with threadpool_limits(1):

@@ -1,6 +1,7 @@
 """Arrays as views of a file: the same as the library reads; and held to what they must be."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +33,49 @@ def test_views_are_what_the_library_reads(tmp_path: Path) -> None:
             np.testing.assert_array_equal(found.read(name), expected)
     with pytest.raises(ValueError, match="read-only"):
         found.read("F64/1")[0] = 1
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"of": "ours"}, {"of": '}, "a/b": {é'}])
+@pytest.mark.parametrize("names", [("a",), ("a/b/c", "a/d/é")])
+def test_headers_are_what_the_library_wrote(tmp_path: Path, names: tuple[str, ...], metadata: Any) -> None:
+    path = tmp_path / "some.safetensors"
+    save_file({name: np.arange(number + 2.0) for number, name in enumerate(names)}, path, metadata=metadata)
+    found = ArrayFile.open(path)
+    assert found.metadata == (metadata or {})
+    assert found.arrays.keys() == set(names)
+    assert all(len(found.read(name)) == number + 2 for number, name in enumerate(names))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        '{ "__metadata__": {"of": "ours"}, %s}',
+        '{"__metadata__":{"of":"ours"} ,  %s}',
+        '{%s,"__metadata__":{"of":"ours"}}',
+    ],
+)
+def test_headers_that_others_wrote_are_read_as_well(tmp_path: Path, header: str) -> None:
+    text = (header % '"a":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}').encode()
+    path = tmp_path / "some.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + np.arange(2.0).tobytes())
+    with safe_open(path, framework="numpy") as file:
+        assert file.metadata() == {"of": "ours"}
+    found = ArrayFile.open(path)
+    assert found.metadata == {"of": "ours"}
+    assert list(found.arrays) == ["a"]
+    np.testing.assert_array_equal(found.read("a"), [0.0, 1.0])
+
+
+def test_files_of_the_same_arrays_share_what_is_said_of_them_and_nothing_else(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.safetensors" for number in range(3)]
+    for number, path in enumerate(paths):
+        save_file({"a": np.full(2 + number // 2, float(number))}, path, metadata={"number": str(number)})
+    one, two, other = map(ArrayFile.open, paths)
+    assert one.contents is two.contents
+    assert one.contents is not other.contents
+    for number, file in enumerate((one, two, other)):
+        assert file.metadata == {"number": str(number)}
+        assert (file.read("a") == number).all()
 
 
 def test_a_view_outlives_its_file(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from ropewalk.capture.arrays import ArrayFile
+from ropewalk.capture.arrays import ArrayFile, Contents
 from ropewalk.capture.manifest import known_manifest
 from ropewalk.errors import RopewalkError
 from ropewalk.files import write_bytes
@@ -75,21 +75,22 @@ class Shard:
     provenance: Provenance
     versions: Versions
 
-    @cached_property
-    def names(self) -> Mapping[str, Sequence[str]]:
-        """Names of the arrays of each statistic and layer, by what they begin with (see `prefix_of`)."""
-        found: dict[str, list[str]] = {}
-        for name in self.file.arrays:
-            statistic, layer, rest = (*name.split("/", 2), "", "")[:3]
-            found.setdefault(f"{statistic}/{layer}/", []).append(rest)
-        return found
-
     def read(self, prefix: str) -> Sums:
         """The arrays whose names begin so, without that beginning."""
         try:
-            return {name: self.file.read(f"{prefix}{name}") for name in self.names.get(prefix, ())}
+            return {name: self.file.read(f"{prefix}{name}") for name in _names(self.file.contents).get(prefix, ())}
         except KeyError as error:
             raise WrongShardError(self.path, f"an array of {prefix} is of no known type") from error
+
+
+@lru_cache(maxsize=16)
+def _names(contents: Contents) -> Mapping[str, Sequence[str]]:
+    """Names of the arrays of each statistic and layer, by what they begin with (see `prefix_of`)."""
+    found: dict[str, list[str]] = {}
+    for name in contents.arrays:
+        statistic, layer, rest = (*name.split("/", 2), "", "")[:3]
+        found.setdefault(f"{statistic}/{layer}/", []).append(rest)
+    return found
 
 
 def capture_folder(results: Path, slug: str) -> Path:
@@ -210,9 +211,10 @@ def is_whole(path: Path) -> bool:
 
 def open_shards(paths: Sequence[Path]) -> list[Shard]:
     """Open shards for reading by name, each checked to be what was written; their arrays are loaded when asked for."""
-    # Hashing releases the interpreter.
+    # Hashing releases the interpreter, and reading what shards hold does not: threads would only wait for each other.
     with ThreadPoolExecutor() as pool:
-        return list(pool.map(open_shard, paths))
+        list(pool.map(is_whole, filter(Path.is_file, paths)))
+    return [open_shard(path) for path in paths]
 
 
 def open_shard(path: Path) -> Shard:

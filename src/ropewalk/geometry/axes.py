@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ropewalk.geometry.groups import Grouped
+from ropewalk.geometry.groups import Grouped, apart
 from ropewalk.geometry.jackknife import Followed, follow, span
 from ropewalk.geometry.moments import Floats, trace
 from ropewalk.geometry.pca import (
@@ -86,7 +86,8 @@ def components(moments: Grouped, count: int, centred: bool = False) -> Component
         return np.asarray(moments.queries.chosen(which) + moments.keys.chosen(which) + own[:, :, None] * own[:, None])
 
     pooled = images[0] + images[1]
-    pooled += offset[..., None] * np.matmul(offset[..., None, :], leading)
+    shift = np.matmul(offset.transpose(1, 2, 0), apart(offset, leading))
+    pooled += shift.reshape(*shift.shape[:2], moments.groups, -1).transpose(2, 0, 1, 3)
     followed = follow(pooled, total, scatter, spectrum, basis, count)
     turned = followed.vectors.reshape(-1, vectors.shape[1], count)
     shares = separation_share(*moments.left, turned, followed.values.reshape(-1, count))

@@ -61,15 +61,22 @@ class Side:
         return self.left.with_scatters(self.shared.rest.sxx[self.shared._in_every_group(self.index)])
 
     def images(self, vectors: Floats) -> Floats:
-        """Scatters without each group times vectors [heads, d, m]: [groups, heads, d, m]."""
+        """Scatters without each group times vectors [heads, d, m]: [groups, heads, d, m].
+
+        In memory they are [heads, d, groups, m]: all images of a head are the columns of one matrix.
+        """
         assert self.left is not None, "a single group has no replicates"
-        found = np.empty((self.groups, *vectors.shape))
-        for room, part in zip(found, self.parts, strict=True):
-            self._multiply(part.sxx, vectors, room)
-        np.subtract(np.matmul(self.whole.sxx, vectors), found, out=found)
-        gap = self.split(self.left.gap)[..., None, :]
-        found -= gap.swapaxes(2, 3) * np.matmul(gap, vectors)
-        return found
+        heads, d, m = vectors.shape
+        found = np.empty((heads, d, self.groups, m))
+        for group, part in enumerate(self.parts):
+            self._multiply(part.sxx, vectors, found[:, :, group])
+        # What is taken from, whole V - gap gapᵀV of each group, as one product: fewer passes over arrays of this size.
+        gap = self.split(self.left.gap)
+        again = np.broadcast_to(np.tile(np.eye(m), self.groups), (heads, m, self.groups * m))
+        factors = np.concatenate([np.matmul(self.whole.sxx, vectors), -gap.transpose(1, 2, 0)], axis=2)
+        minuend = np.matmul(factors, np.concatenate([again, apart(gap, vectors)], axis=1))
+        np.subtract(minuend.reshape(found.shape), found, out=found)
+        return found.transpose(2, 0, 1, 3)
 
     def spreads(self, directions: Floats) -> Floats:
         """Sums of squares vᵀSv [groups · heads, m] without each group along directions [groups · heads, d, m]."""
@@ -123,6 +130,19 @@ class Side:
     def _in_every_group(self, heads: NDArray[np.integer]) -> NDArray[np.integer]:
         """Where heads stand among the [groups · heads]."""
         return (np.arange(self.groups)[:, None] * len(self.whole) + heads).ravel()
+
+
+def apart(directions: Floats, vectors: Floats) -> Floats:
+    """aᵀV [heads, groups, groups · m] of a direction for each group [groups, heads, d] and vectors [heads, d, m]: row g
+    holds those of group g where its columns are, and zeros elsewhere.
+
+    So that Σ_g a_g aᵀ_gV, each in its own columns, is the product of [heads, d, groups] with it.
+    """
+    groups, heads, _ = directions.shape
+    found = np.zeros((heads, groups, groups, vectors.shape[2]))
+    every = np.arange(groups)
+    found[:, every, every] = np.matmul(directions.transpose(1, 0, 2), vectors)
+    return found.reshape(heads, groups, -1)
 
 
 @dataclass(frozen=True)

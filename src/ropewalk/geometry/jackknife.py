@@ -98,7 +98,7 @@ def follow(
     """
     leading = image.shape[-1]
     # From here on in coordinates of the eigenbasis, in which the leading vectors are unit vectors.
-    image = np.matmul(basis.swapaxes(-1, -2), image)
+    image = _side_by_side(basis.swapaxes(-1, -2), image)
     inner, outer = image[..., :leading, :], image[..., leading:, :]
     if leading == basis.shape[-1]:
         # The whole space: solved there, nothing is left to correct.
@@ -116,6 +116,16 @@ def follow(
     vectors /= np.sqrt(_squares(vectors))[..., None, :]
     outside = np.einsum("...k,...km,...km->...m", beyond, vectors[..., leading:, :], vectors[..., leading:, :])
     return _followed(values, basis, vectors, found, outside, far)
+
+
+def _side_by_side(matrices: Floats, vectors: Floats) -> Floats:
+    """Matrices [heads, d, d] times vectors [groups, heads, d, m], by one product a head for all groups.
+
+    Vectors that are a view of [heads, d, groups, m] are not copied for it; what is returned is such a view too.
+    """
+    groups, heads, d, m = vectors.shape
+    beside: Floats = np.matmul(matrices, vectors.transpose(1, 2, 0, 3).reshape(heads, d, groups * m))
+    return beside.reshape(heads, d, groups, m).transpose(2, 0, 1, 3)
 
 
 class _Replicates(NamedTuple):

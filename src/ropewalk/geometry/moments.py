@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ class Moments:
         return len(self.n)
 
     @classmethod
+    @cache
     def names(cls) -> tuple[str, ...]:
         """Names of the arrays, in order."""
         return tuple(field.name for field in fields(cls))
@@ -38,7 +40,7 @@ class Moments:
         return int(self.mean.shape[1])
 
     def __getitem__(self, heads: NDArray[np.integer] | slice) -> "Moments":
-        return Moments(*(getattr(self, field.name)[heads] for field in fields(self)))
+        return Moments(*(getattr(self, name)[heads] for name in self.names()))
 
     def merge(self, other: "Moments") -> "Moments":
         """Moments of both sets of tokens together, head by head (Chan): with δ = x̄_B - x̄_A and w = n_A n_B / n,
@@ -89,7 +91,7 @@ def no_moments(head_dim: int) -> Moments:
 
 def stack(parts: Sequence[Moments]) -> Moments:
     """Put the heads of several moments one after the other."""
-    return Moments(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Moments)))
+    return Moments(*(np.concatenate([getattr(part, name) for part in parts]) for name in Moments.names()))
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ def without_each(whole: Moments, parts: Sequence[Moments]) -> Moments:
 
 def trace(scatter: Floats) -> Floats:
     """Traces [...] of matrices [..., d, d]."""
-    return np.asarray(np.trace(scatter, axis1=-2, axis2=-1))
+    return np.asarray(np.einsum("...ii->...", scatter))
 
 
 def merge_all(parts: Sequence[Moments]) -> Moments:
