@@ -111,6 +111,7 @@ def capture_section(kept: Kept) -> Iterator[str]:
     yield "### Moments beside each peer"
     headers = ("", "documents", "of its time", "of its memory", "of its bytes on disk")
     yield rows(headers, list(compared(kept["documents"])))
+    yield f"Moments are to be faster and smaller than each peer: {outdone(kept['documents'])}."
     # Scatters are symmetric: a capture holds one half of each, a shard has both.
     sums = first["moments"]["written"] / 2e6
     passing = min(megabytes(first[key]).least for key in ("plain", "kept"))
@@ -127,14 +128,34 @@ def capture_section(kept: Kept) -> Iterator[str]:
 
 def compared(documents: Mapping[str, Kept]) -> Iterator[list[str]]:
     """Moments beside each peer: time, memory and what is left on disk, for all numbers of documents."""
+    for peer, number, own in beside_peers(documents):
+        time, weight = (spread(ratios, 2) for ratios in of_each(own, peer))
+        disk = f"{own['written'] / peer['written']:.2f}" if peer["written"] else "-"
+        yield [peer["name"], number, time, weight, disk]
+
+
+def outdone(documents: Mapping[str, Kept]) -> str:
+    """Whether moments take less time and memory than each peer, by medians, and where they do not."""
+    worse = [
+        f"{what} beside {peer['name']} over {count(int(number), 'document')} ({ratios.median:.2f})"
+        for peer, number, own in beside_peers(documents)
+        for what, ratios in zip(("time", "memory"), of_each(own, peer), strict=True)
+        if ratios.median >= 1
+    ]
+    return f"**not kept** in {', '.join(worse)}" if worse else "kept"
+
+
+def beside_peers(documents: Mapping[str, Kept]) -> Iterator[tuple[Kept, str, Kept]]:
+    """Each peer, a number of documents, and moments over as many."""
     for key in PEERS:
         for number, found in documents.items():
             if key in found:
-                peer, own = found[key], found["moments"]
-                time = spread(series(own).over(series(peer)), 2)
-                weight = spread(megabytes(own).over(megabytes(peer)), 2)
-                disk = f"{own['written'] / peer['written']:.2f}" if peer["written"] else "-"
-                yield [peer["name"], number, time, weight, disk]
+                yield found[key], number, found["moments"]
+
+
+def of_each(own: Kept, peer: Kept) -> tuple[Series, Series]:
+    """Time and memory of one in those of another, round by round."""
+    return series(own).over(series(peer)), megabytes(own).over(megabytes(peer))
 
 
 def verdict(found: float, limit: float) -> str:
