@@ -51,6 +51,7 @@ def test_headers_are_what_the_library_wrote(tmp_path: Path, names: tuple[str, ..
     [
         '{ "__metadata__": {"of": "ours"}, %s}',
         '{"__metadata__":{"of":"ours"} ,  %s}',
+        '{"__metadata__":{"of":"ours"}\n\t,\r\n%s}',
         '{%s,"__metadata__":{"of":"ours"}}',
     ],
 )

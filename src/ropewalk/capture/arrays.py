@@ -19,8 +19,6 @@ TYPES: Mapping[str, str] = {
     "C64": "<c8",
 }
 """NumPy's names of the types of arrays, by those of the file."""
-
-
 _METADATA = "__metadata__"
 _FIRST = f'{{"{_METADATA}":'
 """How the library begins a header with metadata."""
@@ -69,7 +67,7 @@ def _parted(header: str) -> tuple[Mapping[str, str], str]:
     if not header.startswith(_FIRST + "{"):
         return {}, header
     metadata, end = json.JSONDecoder().raw_decode(header, len(_FIRST))
-    return metadata, "{" + header[end:].lstrip(" ,")
+    return metadata, "{" + header[end:].lstrip(" \t\r\n,")
 
 
 # Shards of a capture differ in their metadata alone, and one of many heads lists thousands of arrays.
