@@ -71,7 +71,7 @@ dist: $(VENV)/.dev ## wheel and source archive in dist/, and a look into both
 	$(BIN)/python -m build --quiet --no-isolation
 	DIST=dist $(BIN)/pytest -n 0 tests/packaging/test_dist.py
 
-bench: $(BENCH)/.run ## beside TransformerLens, nnsight, dumps and scikit-learn: benchmarks/results.md and a plot (a hundred minutes, alone on the machine)
+bench: $(BENCH)/.run ## beside TransformerLens, nnsight, dumps and scikit-learn: benchmarks/results.md and a plot (one to two hours, alone on the machine)
 	$(BENCH)/bin/python scripts/fetch_smollm2.py
 	HF_HUB_OFFLINE=1 $(BENCH)/bin/python benchmarks/capture.py
 	$(BENCH)/bin/python benchmarks/analysis.py
