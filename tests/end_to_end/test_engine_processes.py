@@ -12,16 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-from helpers.workers import Killer, captured, kill_driver
+from helpers.workers import RUNS, Killer, captured, kill_driver
 from ropewalk.capture.run import capture_study
 from ropewalk.engines import choose_engine
 from ropewalk.engines.local import LocalEngine
 from ropewalk.errors import IncompleteError
 from ropewalk.placement import Placement
 from ropewalk.studyfile import parse_study
-
-RUNS = 40
-"""Runs at most until all kills have been."""
 
 
 def test_two_processes_and_three_jobs_write_the_same_bytes_as_one(
@@ -39,7 +36,6 @@ def test_two_processes_and_three_jobs_write_the_same_bytes_as_one(
 def test_workers_killed_at_random_moments_lose_nothing(study_data: dict[str, Any], whole: dict[str, bytes]) -> None:
     study, killer = parse_study(study_data), Killer(random.Random(0), kills=3)
     with killer:
-        # As many runs as it takes: a fast machine may be through with one before its worker's time has come.
         for _ in range(RUNS):
             shutil.rmtree(study.folder, ignore_errors=True)
             for _ in range(4):

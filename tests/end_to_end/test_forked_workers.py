@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from helpers.workers import FORKED, SPAWNED, Killer, captured, commands_of, of_session
+from helpers.workers import FORKED, RUNS, SPAWNED, Killer, captured, commands_of, of_session
 from ropewalk.engines import ahead, local
 from ropewalk.placement import Placement
 from ropewalk.studyfile import parse_study
@@ -96,8 +96,7 @@ def test_any_of_them_killed_at_random_moments_loses_nothing(
     study_file: Path, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     killed = 0
-    # Until there were two: a fast machine may be through before their time has come.
-    for attempt in range(40):
+    for attempt in range(RUNS):
         command = begun(study_file)
         with Killer(random.Random(attempt), kills=2, marks=(FORKED,), parent=command.pid) as killer:
             command.communicate()

@@ -12,6 +12,8 @@ from pathlib import Path
 
 BEFORE_KILL = 6.0
 """Seconds between two kills at most: longer than a worker takes to start and compute some shards."""
+RUNS = 40
+"""Runs at most until all kills have been: a fast machine may be through with one before a worker's time has come."""
 
 
 def captured(folder: Path) -> dict[str, bytes]:
