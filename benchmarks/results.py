@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from analysis import FLOOR, FLOOR_ALL
 from measuring import KEPT, Series
@@ -303,6 +305,7 @@ def draw(capture: Kept, analysis: Kept, scale: Kept) -> Figure:
     axes[1, 0].set(xlabel="seconds", xscale="log", title=f"analysis of {analysis['heads']} heads")
     axes[1, 0].set_yticks(range(len(names)), [name.replace(", ", "\n") for name in names], fontsize=6.5)
     axes[1, 0].invert_yaxis()
+    axes[1, 0].minorticks_off()
     lengths = [int(length) for length in scale["tokens"]]
     for key in ("plain", "moments", "all"):
         peaks = [megabytes(scale["tokens"][str(length)][key]).median for length in lengths]
@@ -312,8 +315,16 @@ def draw(capture: Kept, analysis: Kept, scale: Kept) -> Figure:
     axes[1, 1].set_xticks(lengths, [f"{length // 1024}K" for length in lengths])
     axes[1, 1].minorticks_off()
     axes[1, 1].grid(axis="y")
+    for axis in (axes[0, 1].yaxis, axes[1, 0].xaxis, axes[1, 1].yaxis):
+        count_off(axis)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
+
+
+def count_off(axis: Axis) -> None:
+    """Numbers at 1, 2 and 5 of each decade of a logarithmic axis, written out: it may cover little more than one."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:,g}")
 
 
 def main() -> None:
